@@ -7,10 +7,12 @@ above its own, and those in the row `ROOM/testing`, if there is one.
 """
 
 _BASE = ["base", "base/job", "base/files"]
-_STORAGE = ["storage", "storage/disk", "storage/cuts", "storage/log", "storage/backends"]
+_STORAGE = ["storage", "storage/disk", "storage/records", "storage/cuts", "storage/log",
+            "storage/backends"]
 _NUMBERS = ["compression", "optimizer"]
 _WORKER = ["worker", "worker/client", "worker/relay", "worker/data", "worker/exec", "worker/models"]
-_SERVER = ["eps_server", "eps_server/core", "eps_server/shell", "eps_server/rpc"]
+_SERVER = ["eps_server", "eps_server/core", "eps_server/jobs", "eps_server/shell",
+           "eps_server/rpc"]
 _CLI = ["cli", "cli/commands", "cli/driver", "cli/launch", "cli/measure"]
 _PLANNER = ["planner", "planner/papers", "planner/simulator"]
 _EVERYTHING = _BASE + _STORAGE + _NUMBERS + _WORKER + _SERVER + _CLI + _PLANNER + [
@@ -34,7 +36,8 @@ ROOMS = {
     "storage": ["base", "base/job", "storage/disk", "storage/cuts"] + _NUMBERS,
     "storage/testing": _STORAGE,
     "storage/disk": ["base"],
-    "storage/cuts": ["base", "base/job", "storage/disk"] + _NUMBERS,
+    "storage/records": ["base"],
+    "storage/cuts": ["base", "base/job", "storage/disk", "storage/records"] + _NUMBERS,
     "storage/log": ["base", "base/job", "storage/disk", "storage/cuts"],
     "storage/backends": ["base", "base/job"] + _NUMBERS + _STORAGE,
     "checkpoint": _BASE + ["base/config", "proto", "wire"] + _NUMBERS + _STORAGE,
@@ -43,8 +46,10 @@ ROOMS = {
     "eps_server/core/testing": _STORAGE,
     "eps_server/shell": ["base", "base/job", "proto", "eps_server/core"] + _NUMBERS + _STORAGE,
     "eps_server/shell/testing": ["eps_server"],
+    "eps_server/jobs": ["base", "proto", "storage/records", "eps_server/shell"],
+    "eps_server/jobs/testing": _STORAGE,
     "eps_server/rpc": ["base", "base/job", "proto", "wire", "compression", "eps_server/core",
-                       "eps_server/shell"],
+                       "eps_server/jobs", "eps_server/shell"],
     "eps_server/rpc/testing": ["eps_server"],
     "eps_server": ["base", "base/job", "proto", "wire"] + _NUMBERS + _STORAGE + _SERVER,
     "worker/client": ["base", "base/job", "proto", "wire", "compression"],

@@ -18,6 +18,7 @@ enum class ExitCode : int {
   kDoesNotFit = 71,   // memory or disk
   kIo = 74,           // I/O error (fsync)
   kFenced = 75,       // another incarnation took over: do not retry in place
+  kCancelled = 76,    // cancelled through the board
   kNotAllowed = 77,
   kInterrupted = 130,
   kTerminated = 143,

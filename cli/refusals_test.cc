@@ -25,6 +25,7 @@ TEST_F(EpsTest, FailuresHaveExitCodesAndAdvice) {
   };
   WriteFile(folder_ + "/torn/eps/manifest.json", "{}");
   WriteFile(folder_ + "/a-file", "");
+  WriteFile(folder_ + "/job.yaml", "training:\nservers: 2\n");
   WriteFile(folder_ + "/damaged/latest", "checkpoint-7\n");
   const std::vector<Case> cases = {
       {{"--help"}, 0, "train"},
@@ -58,6 +59,18 @@ TEST_F(EpsTest, FailuresHaveExitCodesAndAdvice) {
       {Train("o", {"--servers.memory_limit=10KiB"}), 71, "servers.memory_limit"},
       {Train("a-file/o", {}), 74, "checkpoint.dir"},
       {{"serve", "--listen=0.0.0.0:0"}, 77, "--insecure"},
+      {{"submit", "--servers=127.0.0.1:1"}, 64, "--file"},
+      {{"submit", "-f", folder_ + "/Job_1.yaml", "--servers=127.0.0.1:1"}, 64, "add --name"},
+      {{"submit", "-f", folder_ + "/job.yaml", "--servers=127.0.0.1:1"}, 64, "job.yaml:2: servers"},
+      {{"submit", "-f", "/nowhere.yaml", "--servers=127.0.0.1:1"}, 66, "/nowhere.yaml"},
+      {{"job", "lss"}, 64, "did you mean ls?"},
+      {{"job", "ls"}, 64, "--servers=host:port"},
+      {{"job", "pause", "--servers=127.0.0.1:1"}, 64, "NAME is required"},
+      {{"job", "show", "a", "--servers=127.0.0.1:1"}, 69, "127.0.0.1:1"},
+      {{"driver", "--servers=2", "--out=" + folder_}, 64, "found \"2\""},
+      {{"driver", "--servers=127.0.0.1:1", "--out=" + folder_, "--data-root=/nowhere"},
+       66,
+       "--data-root: /nowhere"},
       {{"serve", "--storage.log=all"}, 64, "expected none or contributions, found \"all\""},
       {{"serve", "--storage.log=contributions"}, 64, "it needs cuts"},
       {{"serve", "--storage.log=contributions", "--storage.path=" + folder_,

@@ -13,10 +13,12 @@
 #include "base/machine/machine_limits.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
+#include "eps_server/jobs/job_desk.h"
 #include "eps_server/rpc/control_service.h"
 #include "eps_server/rpc/data_service.h"
 #include "eps_server/rpc/grpc_peers.h"
 #include "eps_server/rpc/metrics.h"
+#include "eps_server/rpc/scheduler_service.h"
 #include "eps_server/rpc/shard_service.h"
 #include "eps_server/shell/job_host.h"
 #include "grpcpp/health_check_service_interface.h"
@@ -108,6 +110,8 @@ class Server::Impl {
   }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
 
+  // Opens the board of jobs. Call it before Listen.
+  absl::Status OpenBoard();
   // Reopens the job that the previous process on this storage served, if there was one.
   absl::Status Reopen();
   absl::Status Listen(const ServerOptions& options);
@@ -168,6 +172,10 @@ class Server::Impl {
   std::unique_ptr<ThreadPool> pool_;
   GrpcPeers peers_;
   std::unique_ptr<JobHost> host_;
+  // Its writes block. Ends before the board, which is opened by OpenBoard.
+  std::unique_ptr<ThreadPool> board_thread_;
+  std::unique_ptr<JobDesk> board_;
+  std::unique_ptr<SchedulerService> scheduler_;
   ControlService control_;
   DataService data_;
   ShardService shard_;
@@ -180,6 +188,17 @@ class Server::Impl {
   bool shutting_down_ EPS_GUARDED_BY(mu_) = false;
   bool ended_ EPS_GUARDED_BY(mu_) = false;
 };
+
+absl::Status Server::Impl::OpenBoard() {
+  board_thread_ = std::make_unique<ThreadPool>(1);
+  JobDesk::Environment environment = JobDesk::Environment::Default();
+  environment.executor = board_thread_.get();
+  environment.timers_or_null = &timers_;
+  EPS_ASSIGN_OR_RETURN(board_, JobDesk::Open(std::move(environment),
+                                             storage_ == nullptr ? nullptr : storage_->records()));
+  scheduler_ = std::make_unique<SchedulerService>(host_.get(), board_.get());
+  return absl::OkStatus();
+}
 
 absl::Status Server::Impl::Reopen() {
   EPS_ASSIGN_OR_RETURN(std::optional<ServedSpec> served, storage_->Served());
@@ -210,6 +229,7 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
   builder.RegisterService(&control_);
   builder.RegisterService(&data_);
   builder.RegisterService(&shard_);
+  builder.RegisterService(scheduler_.get());
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC could not start the server");
   acceptor_ = *std::move(acceptor);
@@ -266,6 +286,7 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   if (server_ != nullptr) {
     Refuse();
     peers_.Stop();
+    board_->Stop(absl::UnavailableError("this server is shutting down"));
     if (const std::shared_ptr<JobShell> job = host_->job()) {
       // This drops the open step, which is safe: no part of it is durable yet.
       job->CloseStreams(absl::UnavailableError("this server is shutting down"));
@@ -274,9 +295,10 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   } else {
     peers_.Stop();
   }
-  // No call is left. Once the job and the timers end, nothing posts to the pool.
+  // No call is left. Once the job and the timers end, nothing posts to the pool or to the board.
   host_->Close();
   timers_.Stop();
+  board_thread_.reset();
   pool_.reset();
   MutexLock lock(&mu_);
   ended_ = true;
@@ -318,6 +340,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(*options.storage));
   }
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
+  EPS_RETURN_IF_ERROR(impl->OpenBoard());
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
   EPS_RETURN_IF_ERROR(impl->Listen(options));
   if (!options.metrics.empty()) EPS_RETURN_IF_ERROR(impl->ServeMetrics(options.metrics));

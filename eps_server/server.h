@@ -40,9 +40,9 @@ struct ServerOptions {
   uint64_t scrub_bytes_per_second = 0;    // rate at which cuts are checked; see CoreLimits
 };
 
-// A parameter server: serves this process's shard of one job over gRPC. Its health service reports
-// "eps.live" (the process responds) and "eps.ready" (it accepts work); "" is "eps.ready".
-// Thread-safe.
+// A parameter server: serves this process's shard of one job over gRPC, and the board of jobs,
+// which options.storage makes durable. Its health service reports "eps.live" (the process responds)
+// and "eps.ready" (it accepts work); "" is "eps.ready". Thread-safe.
 //
 // Beside memory_limit_bytes, the transports hold at most a quarter of it, between 64 and 512 MiB,
 // in received and unsent messages. Above that, gRPC ends calls with RESOURCE_EXHAUSTED.

@@ -23,12 +23,15 @@ absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);
 absl::Status RunDoctor(const RunConfig& run, bool json);
+absl::Status RunDriver(const Arguments& arguments);
+absl::Status RunJob(const Arguments& arguments);
 absl::Status RunModel(const Arguments& arguments);
 absl::Status RunPlan(const Arguments& arguments);
 absl::Status RunRestore(const Arguments& arguments);  // state.cc
 absl::Status RunSimulate(const Arguments& arguments);
 absl::Status RunState(const Arguments& arguments);
 absl::Status RunStatus(const RunConfig& run, bool json);
+absl::Status RunSubmit(const Arguments& arguments);
 absl::Status RunVerify(const Arguments& arguments);
 
 namespace {
@@ -79,6 +82,10 @@ const std::vector<Command>& Commands() {
                "eps_models.data"),
       {"plan", "predict the memory and speed of a run (eps plan --help)", RunPlan},
       {"simulate", "simulate failures and stragglers (eps simulate --help)", RunSimulate},
+      {"submit", "put a job on the board of running servers (eps submit --help)", RunSubmit},
+      {"job", "ls, show, watch, pause, resume, cancel, rm: jobs on the board (eps job --help)",
+       RunJob},
+      {"driver", "run the jobs of the board one after the other (eps driver --help)", RunDriver},
       OfWorker("worker", "run one worker (its own options: eps worker --help)"),
       OfWorker("generate", "continue a text (its own options: eps generate --help)"),
       {"verify", "compare with a plain training loop (eps verify --help)", RunVerify},

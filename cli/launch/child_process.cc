@@ -238,6 +238,7 @@ absl::Status StatusOfExitCode(int code, absl::string_view message) {
     case ExitCode::kDoesNotFit:
     case ExitCode::kIo:
     case ExitCode::kFenced:
+    case ExitCode::kCancelled:
     case ExitCode::kNotAllowed:
     case ExitCode::kInterrupted:
     case ExitCode::kTerminated:

@@ -4,7 +4,6 @@
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
-#include <set>
 #include <system_error>
 #include <utility>
 
@@ -25,20 +24,6 @@ namespace {
 
 constexpr std::chrono::seconds kStartTimeout{60};
 
-// Returns this process's variables without those of the configuration and without those in which a
-// launcher passes the rank of this process, which does not apply to its children.
-std::vector<std::string> ChildEnvironment() {
-  static const std::set<std::string> kLauncher = {
-      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
-  std::vector<std::string> variables;
-  for (const auto& [name, value] : ProcessEnvironment()) {
-    const bool config =
-        name == "EPS_SERVERS" || (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
-    if (!config && kLauncher.count(name) == 0) variables.push_back(absl::StrCat(name, "=", value));
-  }
-  return variables;
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> StorageFolder(const Config& config) {
@@ -53,7 +38,7 @@ Cluster::Cluster(const Config& config, std::string log_folder, Survives survives
     : config_(config),
       log_folder_(std::move(log_folder)),
       config_path_(log_folder_ + "/config.yaml"),
-      environment_(ChildEnvironment()),
+      environment_(EnvironmentWithoutConfig()),
       rules_(survives, config.storage.max_restarts) {}
 
 absl::Status Cluster::WriteConfig() {

@@ -1,7 +1,9 @@
 #include "cli/launch/run_config.h"
 
 #include <cstring>
+#include <set>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "base/files/files.h"
@@ -52,6 +54,18 @@ std::map<std::string, std::string> ProcessEnvironment() {
     const char* const equals = std::strchr(*entry, '=');
     if (equals == nullptr) continue;
     variables.emplace(std::string(*entry, static_cast<size_t>(equals - *entry)), equals + 1);
+  }
+  return variables;
+}
+
+std::vector<std::string> EnvironmentWithoutConfig() {
+  static const std::set<std::string> kLauncher = {
+      "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"};
+  std::vector<std::string> variables;
+  for (const auto& [name, value] : ProcessEnvironment()) {
+    const bool config =
+        name == "EPS_SERVERS" || (absl::StartsWith(name, "EPS_") && absl::StrContains(name, "__"));
+    if (!config && kLauncher.count(name) == 0) variables.push_back(absl::StrCat(name, "=", value));
   }
   return variables;
 }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/config/command_line.h"
@@ -28,6 +29,11 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
 
 // Returns the environment variables of this process.
 std::map<std::string, std::string> ProcessEnvironment();
+
+// Returns the environment for a child that is a program of EPS, as NAME=value: without the
+// variables that are settings of this process, and without those in which a launcher passes its
+// rank.
+std::vector<std::string> EnvironmentWithoutConfig();
 
 // Returns the page that `eps config reference` prints.
 std::string ConfigReference();

@@ -19,6 +19,7 @@
 #include "storage/disk/disk.h"
 #include "storage/disk/fill.h"
 #include "storage/log/log_room.h"
+#include "storage/records/key_value_store.h"
 #include "storage/state_backend.h"
 
 namespace eps {
@@ -75,6 +76,9 @@ class DurableStorage {
                                                      uint64_t residual_bytes,
                                                      const CatalogueJob& job,
                                                      const CatalogueCut& cut) const;
+
+  // The database, for records beside those of the catalogue. Lives as long as the storage.
+  KeyValueStore* records() const { return store_.get(); }
 
   // Counts the bytes of the files that backends of this storage create.
   const FillMeter& fill_meter() const { return fill_meter_; }

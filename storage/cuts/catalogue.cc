@@ -2,19 +2,17 @@
 
 #include <algorithm>
 
-#include "absl/base/casts.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "storage/records/sealed_record.h"
 
 namespace eps {
 namespace {
 
 using Change = KeyValueStore::Change;
 
-constexpr uint32_t kFormat = 1;
-constexpr size_t kSealBytes = 8;  // version before the fields, CRC32C after them
 constexpr absl::string_view kJobs = "job/";
 constexpr absl::string_view kServed = "served";
 
@@ -31,89 +29,6 @@ std::string RecordKey(JobId job, uint64_t number) {
 
 std::string Describe(const CutId& id) {
   return absl::StrCat("step ", id.step.value(), " of term ", id.term.value());
-}
-
-// Appends little-endian fields.
-class FieldWriter {
- public:
-  void U32(uint32_t value) { Integer(value, 4); }
-  void U64(uint64_t value) { Integer(value, 8); }
-  void F64(double value) { U64(absl::bit_cast<uint64_t>(value)); }
-  void Text(absl::string_view text) { out_.append(text.data(), text.size()); }
-  std::string Take() && { return std::move(out_); }
-
- private:
-  void Integer(uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; ++i) out_.push_back(static_cast<char>(value >> (8 * i)));
-  }
-  std::string out_;
-};
-
-// Reads little-endian fields. A missing field reads as zero and makes complete() false.
-class FieldReader {
- public:
-  explicit FieldReader(absl::string_view bytes) : rest_(bytes) {}
-  uint32_t U32() { return static_cast<uint32_t>(Integer(4)); }
-  uint64_t U64() { return Integer(8); }
-  double F64() { return absl::bit_cast<double>(U64()); }
-  absl::string_view Text(uint64_t bytes) {
-    if (bytes > rest_.size()) {
-      missing_ = true;
-      return {};
-    }
-    const absl::string_view text = rest_.substr(0, bytes);
-    rest_.remove_prefix(bytes);
-    return text;
-  }
-  // Returns true if no field was missing and no byte is left.
-  bool complete() const { return !missing_ && rest_.empty(); }
-
- private:
-  uint64_t Integer(uint64_t bytes) {
-    const absl::string_view text = Text(bytes);
-    uint64_t value = 0;
-    for (size_t i = text.size(); i-- > 0;) value = value << 8 | static_cast<uint8_t>(text[i]);
-    return value;
-  }
-  absl::string_view rest_;
-  bool missing_ = false;
-};
-
-absl::Status Damaged(absl::string_view key, absl::string_view what) {
-  return absl::DataLossError(absl::StrCat("catalogue record ", key, ": ", what));
-}
-
-// A record is its version, its fields, and a CRC32C of key, version and fields. All versions use
-// this frame, so that a damaged record is never mistaken for a later one.
-std::string Seal(absl::string_view key, absl::string_view fields) {
-  FieldWriter writer;
-  writer.U32(kFormat);
-  writer.Text(fields);
-  std::string record = std::move(writer).Take();
-  FieldWriter crc;
-  crc.U32(Crc32c(record, Crc32c(key)));
-  return record + std::move(crc).Take();
-}
-
-absl::StatusOr<absl::string_view> Unseal(absl::string_view key, absl::string_view record) {
-  if (record.size() < kSealBytes) {
-    return Damaged(
-        key, absl::StrCat(record.size(), " bytes where at least ", kSealBytes, " are expected"));
-  }
-  const absl::string_view sealed = record.substr(0, record.size() - 4);
-  const uint32_t expected = FieldReader(record.substr(sealed.size())).U32();
-  const uint32_t found = Crc32c(sealed, Crc32c(key));
-  if (found != expected) {
-    return Damaged(key, absl::StrFormat("CRC32C %08x where %08x is expected", found, expected));
-  }
-  const uint32_t version = FieldReader(sealed).U32();
-  if (version == 0) return Damaged(key, "version 0");
-  if (version > kFormat) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("catalogue record ", key, ": version ", version,
-                     " of a later release; this one reads versions up to ", kFormat));
-  }
-  return sealed.substr(4);
 }
 
 // Parses one number of a key: 16 digits. Returns false if the key has another shape.
@@ -144,7 +59,7 @@ JobId IdOf(absl::string_view spec_text) {
 }
 
 std::string EncodeJob(const CatalogueJob& job) {
-  FieldWriter writer;
+  RecordWriter writer;
   writer.U32(job.shard);
   writer.U32(job.shards);
   writer.U64(job.promised.value());
@@ -156,32 +71,32 @@ std::string EncodeJob(const CatalogueJob& job) {
 
 absl::StatusOr<CatalogueJob> DecodeJob(absl::string_view key, absl::string_view record) {
   CatalogueJob job;
-  if (!ReadId(key, kJobs, &job.id)) return Damaged(key, "not a key of a job");
-  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
-  FieldReader reader(fields);
+  if (!ReadId(key, kJobs, &job.id)) return DamagedRecord(key, "not a key of a job");
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, UnsealRecord(key, record));
+  RecordReader reader(fields);
   job.shard = reader.U32();
   job.shards = reader.U32();
   job.promised = Term(reader.U64());
   job.extents_nonce = reader.U64();
   job.spec_text = std::string(reader.Text(reader.U64()));
-  if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
+  if (!reader.complete()) return DamagedRecord(key, "its fields and its size disagree");
   if (job.shard >= job.shards) {
-    return Damaged(key, absl::StrCat("shard ", job.shard, " of ", job.shards));
+    return DamagedRecord(key, absl::StrCat("shard ", job.shard, " of ", job.shards));
   }
   if (const JobId id = IdOf(job.spec_text); id != job.id) {
-    return Damaged(key, absl::StrFormat("its spec is that of job %016x", id.value()));
+    return DamagedRecord(key, absl::StrFormat("its spec is that of job %016x", id.value()));
   }
   return job;
 }
 
 Change PutJob(const CatalogueJob& job) {
   std::string key = JobKey(job.id);
-  std::string record = Seal(key, EncodeJob(job));
+  std::string record = SealRecord(key, EncodeJob(job));
   return {std::move(key), std::move(record)};
 }
 
 std::string EncodeServed(const ServedJob& served) {
-  FieldWriter writer;
+  RecordWriter writer;
   writer.U64(served.id.value());
   writer.U32(static_cast<uint32_t>(served.servers.size()));
   for (const std::string& server : served.servers) {
@@ -192,19 +107,19 @@ std::string EncodeServed(const ServedJob& served) {
 }
 
 absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
-  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(kServed, record));
-  FieldReader reader(fields);
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, UnsealRecord(kServed, record));
+  RecordReader reader(fields);
   ServedJob served;
   served.id = JobId(reader.U64());
   // Each entry takes at least four bytes, which bounds the count whatever the record claims.
   const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
   for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
-  if (!reader.complete()) return Damaged(kServed, "its fields and its size disagree");
+  if (!reader.complete()) return DamagedRecord(kServed, "its fields and its size disagree");
   return served;
 }
 
 std::string EncodeCut(const CatalogueCut& cut) {
-  FieldWriter writer;
+  RecordWriter writer;
   writer.U64(cut.border.version.value());
   writer.U64(cut.border.update);
   writer.F64(cut.border.lagged_norm);
@@ -234,10 +149,10 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   uint64_t term = 0;
   if (!ReadNumber(&rest, "cut/", &id) || !ReadNumber(&rest, "/", &step) ||
       !ReadNumber(&rest, "/", &term) || !rest.empty() || JobId(id) != job) {
-    return Damaged(key, "not a key of a cut");
+    return DamagedRecord(key, "not a key of a cut");
   }
-  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
-  FieldReader reader(fields);
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, UnsealRecord(key, record));
+  RecordReader reader(fields);
   CatalogueCut cut;
   cut.border.id = {Step(step), Term(term)};
   cut.border.version = Version(reader.U64());
@@ -255,10 +170,11 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
   if (!reader.complete()) {
     cut.border.loss_scale = {{static_cast<int32_t>(reader.U32()), reader.U32(), reader.U32()}};
   }
-  if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
-  if (opened > 1) return Damaged(key, absl::StrCat("\"opened\" is neither 0 nor 1: ", opened));
+  if (!reader.complete()) return DamagedRecord(key, "its fields and its size disagree");
+  if (opened > 1)
+    return DamagedRecord(key, absl::StrCat("\"opened\" is neither 0 nor 1: ", opened));
   if (chunks % 8 != 0 && static_cast<uint8_t>(bits.back()) >> (chunks % 8) != 0) {
-    return Damaged(key, "it has slots beyond its number of chunks");
+    return DamagedRecord(key, "it has slots beyond its number of chunks");
   }
   cut.slot.resize(chunks);
   for (uint32_t i = 0; i < chunks; ++i) cut.slot[i] = (bits[i / 8] >> (i % 8) & 1) != 0;
@@ -266,7 +182,7 @@ absl::StatusOr<CatalogueCut> DecodeCut(JobId job, absl::string_view key, absl::s
 }
 
 std::string EncodeLog(const CatalogueLog& log) {
-  FieldWriter writer;
+  RecordWriter writer;
   writer.U64(log.log.id.term.value());
   writer.U64(log.log.id.incarnation);
   for (const CutId& cut : {log.log.opened, log.log.base}) {
@@ -278,8 +194,8 @@ std::string EncodeLog(const CatalogueLog& log) {
 }
 
 absl::StatusOr<CatalogueLog> DecodeLog(absl::string_view key, absl::string_view record) {
-  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, Unseal(key, record));
-  FieldReader reader(fields);
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, UnsealRecord(key, record));
+  RecordReader reader(fields);
   CatalogueLog log;
   log.log.id.term = Term(reader.U64());
   log.log.id.incarnation = reader.U64();
@@ -288,13 +204,13 @@ absl::StatusOr<CatalogueLog> DecodeLog(absl::string_view key, absl::string_view 
     cut->term = Term(reader.U64());
   }
   log.position = reader.U64();
-  if (!reader.complete()) return Damaged(key, "its fields and its size disagree");
+  if (!reader.complete()) return DamagedRecord(key, "its fields and its size disagree");
   return log;
 }
 
 Change PutLog(JobId job, const CatalogueLog& log) {
   std::string key = LogKey(job);
-  std::string sealed = Seal(key, EncodeLog(log));
+  std::string sealed = SealRecord(key, EncodeLog(log));
   return {std::move(key), std::move(sealed)};
 }
 
@@ -362,7 +278,7 @@ absl::Status Catalogue::RemoveJob(JobId job) {
 
 absl::Status Catalogue::SetServed(const ServedJob& served) {
   EPS_RETURN_IF_ERROR(FindJob(served.id).status());
-  return store_->Write({{std::string(kServed), Seal(kServed, EncodeServed(served))}});
+  return store_->Write({{std::string(kServed), SealRecord(kServed, EncodeServed(served))}});
 }
 
 absl::StatusOr<std::optional<ServedJob>> Catalogue::Served() const {
@@ -405,11 +321,11 @@ absl::Status Catalogue::AddCut(JobId job, const CatalogueCut& cut,
   std::vector<Change> changes;
   for (const std::string& record : records) {
     std::string key = RecordKey(job, numbered.records++);
-    std::string sealed = Seal(key, record);
+    std::string sealed = SealRecord(key, record);
     changes.push_back({std::move(key), std::move(sealed)});
   }
   std::string key = CutKey(job, cut.border.id);
-  std::string sealed = Seal(key, EncodeCut(numbered));
+  std::string sealed = SealRecord(key, EncodeCut(numbered));
   changes.push_back({std::move(key), std::move(sealed)});
   if (log_or_null != nullptr) changes.push_back(PutLog(job, *log_or_null));
   return store_->Write(changes);
@@ -422,12 +338,12 @@ absl::StatusOr<std::vector<std::string>> Catalogue::Records(JobId job,
   for (const auto& record : stored) {
     if (records.size() == cut.records) break;
     const std::string expected = RecordKey(job, records.size());
-    if (record.first != expected) return Damaged(expected, "it is missing");
-    EPS_ASSIGN_OR_RETURN(const absl::string_view text, Unseal(record.first, record.second));
+    if (record.first != expected) return DamagedRecord(expected, "it is missing");
+    EPS_ASSIGN_OR_RETURN(const absl::string_view text, UnsealRecord(record.first, record.second));
     records.emplace_back(text);
   }
   if (records.size() < cut.records) {
-    return Damaged(RecordKey(job, records.size()), "it is missing");
+    return DamagedRecord(RecordKey(job, records.size()), "it is missing");
   }
   return records;
 }

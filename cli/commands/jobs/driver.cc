@@ -1,0 +1,37 @@
+// `eps driver`: runs the jobs of the board, one after the other.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "base/config/app_arguments.h"
+#include "base/status_macros.h"
+#include "cli/commands/jobs/board.h"
+#include "cli/launch/service/service_driver.h"
+
+namespace eps {
+
+absl::Status RunDriver(const std::vector<std::string>& arguments) {
+  CLI::App app{"Runs the jobs of the board one after the other, each in a folder of its own.",
+               "eps driver"};
+  DriverOptions options;
+  std::string servers;
+  app.add_option("--servers", servers, "addresses of all servers, the lead first");
+  app.add_option("--out", options.out, "folder in which each job gets one")->required();
+  app.add_option("--data-root", options.data_roots,
+                 "folder below which jobs may read data and models (repeatable; default: the "
+                 "working folder)");
+  app.add_flag("--once", options.once, "end after one job, with its exit code");
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (!help.empty()) {
+    std::fputs(help.c_str(), stdout);
+    return absl::OkStatus();
+  }
+  EPS_ASSIGN_OR_RETURN(options.servers, ServersOfBoard(servers));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceDriver> driver, ServiceDriver::Open(options));
+  return driver->Run();
+}
+
+}  // namespace eps

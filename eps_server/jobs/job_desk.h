@@ -1,0 +1,123 @@
+#ifndef EPS_SERVER_JOBS_JOB_DESK_H_
+#define EPS_SERVER_JOBS_JOB_DESK_H_
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/executor.h"
+#include "eps/v1/scheduler.pb.h"
+#include "eps_server/jobs/board_store.h"
+#include "eps_server/jobs/job_board.h"
+#include "eps_server/shell/timer_queue.h"
+#include "storage/records/key_value_store.h"
+
+namespace eps {
+
+// Receives the events of a watch, one at a time. Functions must not block.
+class JobWatcher {
+ public:
+  virtual ~JobWatcher() = default;
+  // Takes the event. Returns false if no other shall follow before JobDesk::Continue.
+  virtual bool OnEvent(const v1::JobEvent& event) = 0;
+  // The watch is over; no call follows.
+  virtual void OnEnd(const absl::Status& status) = 0;
+};
+
+// Owns the board of jobs and its records: does one thing at a time, makes each change durable
+// before it takes effect, ends leases that run out, and tells watchers. Thread-safe; no function
+// blocks but Open. Callbacks run on the executor.
+class JobDesk {
+ public:
+  static constexpr std::chrono::milliseconds kTick{1000};  // between looks at leases and progress
+  static constexpr int64_t kBookmarkMs = 10'000;
+
+  // Where the desk works, and what it cannot know.
+  struct Environment {
+    Executor* executor = nullptr;          // of threads that may block
+    TimerQueue* timers_or_null = nullptr;  // null: the owner calls Tick
+    std::function<int64_t()> now_ms;       // monotonic
+    std::function<int64_t()> wall_ms;      // since 1970
+    std::function<uint64_t()> random;
+    // Uses the clocks of this machine and its source of random numbers.
+    static Environment Default();
+  };
+  template <class Reply>
+  using Done = std::function<void(absl::StatusOr<Reply>)>;
+
+  // Reads the board. All that `environment` names and `store_or_null` must outlive the desk; the
+  // executor's tasks and the timers must have ended before the desk is destroyed. Errors of
+  // BoardStore::Read.
+  static absl::StatusOr<std::unique_ptr<JobDesk>> Open(Environment environment,
+                                                       KeyValueStore* store_or_null);
+
+  // The operations of the Scheduler service. Unavailable if the change could not be written.
+  void Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done);
+  void Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done);
+  void Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done);
+  void Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done);
+  void Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done);
+  void List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done);
+
+  // Returns the id of a new watch.
+  uint64_t NewWatch() { return next_watch_.fetch_add(1); }
+  // Begins the watch: `watcher` gets every change after the request's revision, in order, none
+  // twice. OutOfRange as the service; ResourceExhausted for a watcher that waits until the board no
+  // longer keeps its next event.
+  void Watch(uint64_t id, v1::WatchJobsRequest request, std::shared_ptr<JobWatcher> watcher);
+  // The watcher wants events again.
+  void Continue(uint64_t id);
+  // Ends a watch, and does not tell the watcher. The id may be unknown.
+  void Unwatch(uint64_t id);
+
+  // Ends leases that have run out, and tells progress and bookmarks. The timers call it.
+  void Tick();
+  // Ends all watches and all later ones with `status`.
+  void Stop(absl::Status status);
+
+ private:
+  // A watch, and how far it is.
+  struct OpenWatch {
+    std::shared_ptr<JobWatcher> watcher;
+    std::string name;       // of the one job that it is about; empty: of all
+    uint64_t revision = 0;  // of the last change that it got, or skipped
+    bool waits = false;     // for Continue
+    bool Wants(const v1::Job& job) const { return name.empty() || name == job.name(); }
+  };
+  using MakePlan = std::function<absl::StatusOr<BoardPlan>(const JobBoard& board)>;
+
+  JobDesk(Environment environment, KeyValueStore* store_or_null);
+  // These run on work_.
+  void Do(const MakePlan& make, const std::function<void(absl::StatusOr<v1::Job>)>& done);
+  absl::StatusOr<v1::Job> Apply(const MakePlan& make);
+  void EndLeases();
+  void DoTick();
+  void TellChanges();
+  // Returns false if the watch has ended.
+  bool TellChangesTo(OpenWatch* watch);
+  void TellProgress(const v1::JobEvent& event);
+  void StartTimer();
+
+  const Environment environment_;
+  std::atomic<uint64_t> next_watch_{1};
+  Sequence work_;
+
+  // Used on work_.
+  BoardStore store_;
+  std::unique_ptr<JobBoard> board_;
+  std::map<uint64_t, OpenWatch> watches_;
+  absl::Status stopped_;  // OK until Stop
+  bool timer_runs_ = false;
+  bool lease_error_logged_ = false;
+  int64_t last_bookmark_ms_ = 0;
+};
+
+}  // namespace eps
+
+#endif  // EPS_SERVER_JOBS_JOB_DESK_H_

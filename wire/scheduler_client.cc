@@ -1,0 +1,196 @@
+#include "wire/scheduler_client.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
+#include "base/version.h"
+#include "eps/v1/control.grpc.pb.h"
+#include "grpcpp/client_context.h"
+#include "wire/channel.h"
+#include "wire/grpc_status.h"
+
+namespace eps {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kCallTimeout{10};
+constexpr std::chrono::seconds kHelloTimeout{5};
+constexpr std::chrono::seconds kWatchTimeout{600};
+constexpr std::chrono::milliseconds kRetryPause{100};
+constexpr int kMaxUpdates = 100;  // of one job that others change all the time
+
+// Names a request in the server's log.
+std::string RequestId(absl::string_view what) {
+  static std::atomic<uint64_t> counter{0};
+  return absl::StrCat("eps-", getpid(), "-", what, "-", ++counter);
+}
+
+void SetTimeout(grpc::ClientContext* context, std::chrono::milliseconds timeout) {
+  context->set_deadline(std::chrono::system_clock::now() + timeout);
+}
+
+// Makes a unary call. `name` is that of the RPC.
+template <class Request, class Reply>
+absl::StatusOr<Reply> Call(v1::Scheduler::Stub* stub,
+                           grpc::Status (v1::Scheduler::Stub::*rpc)(grpc::ClientContext*,
+                                                                    const Request&, Reply*),
+                           absl::string_view name, const std::string& lead, Request request) {
+  grpc::ClientContext context;
+  SetTimeout(&context, kCallTimeout);
+  request.set_request_id(RequestId(name));
+  Reply reply;
+  EPS_RETURN_IF_ERROR(
+      FromGrpc((stub->*rpc)(&context, request, &reply), absl::StrCat(name, " on server ", lead)));
+  return reply;
+}
+
+}  // namespace
+
+std::string PhaseName(v1::JobPhase phase) {
+  const std::string& name = v1::JobPhase_Name(phase);
+  if (name.empty()) return absl::StrCat(static_cast<int>(phase));  // of a newer server
+  return std::string(absl::StripPrefix(name, "JOB_PHASE_"));
+}
+
+bool HasEnded(v1::JobPhase phase) {
+  return phase == v1::JOB_PHASE_SUCCEEDED || phase == v1::JOB_PHASE_FAILED ||
+         phase == v1::JOB_PHASE_CANCELLED;
+}
+
+absl::StatusOr<std::unique_ptr<SchedulerClient>> SchedulerClient::Connect(
+    const std::string& lead, Clock::time_point deadline) {
+  const std::shared_ptr<grpc::Channel> channel = NewChannel(lead);
+  const std::unique_ptr<v1::Control::Stub> control = v1::Control::NewStub(channel);
+  for (;;) {
+    grpc::ClientContext context;
+    SetTimeout(&context, kHelloTimeout);
+    v1::HelloRequest request;
+    request.set_request_id(RequestId("hello"));
+    request.set_min_protocol(kProtocolVersion);
+    request.set_max_protocol(kProtocolVersion);
+    request.set_client(absl::StrCat("eps ", kVersion));
+    v1::HelloReply reply;
+    const absl::Status status =
+        FromGrpc(control->Hello(&context, request, &reply), absl::StrCat("Hello on server ", lead));
+    if (status.ok()) break;
+    const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+    if (!may_come || Clock::now() + kRetryPause >= deadline) return status;
+    std::this_thread::sleep_for(kRetryPause);
+  }
+  return std::unique_ptr<SchedulerClient>(
+      new SchedulerClient(lead, v1::Scheduler::NewStub(channel)));
+}
+
+absl::StatusOr<v1::Job> SchedulerClient::Submit(v1::SubmitJobRequest request) {
+  EPS_ASSIGN_OR_RETURN(v1::SubmitJobReply reply, Call(stub_.get(), &v1::Scheduler::Stub::SubmitJob,
+                                                      "SubmitJob", lead_, std::move(request)));
+  return std::move(*reply.mutable_job());
+}
+
+absl::StatusOr<v1::ListJobsReply> SchedulerClient::List() {
+  return Call(stub_.get(), &v1::Scheduler::Stub::ListJobs, "ListJobs", lead_,
+              v1::ListJobsRequest());
+}
+
+absl::StatusOr<v1::Job> SchedulerClient::Get(const std::string& name) {
+  v1::ListJobsRequest request;
+  request.set_name(name);
+  EPS_ASSIGN_OR_RETURN(v1::ListJobsReply reply, Call(stub_.get(), &v1::Scheduler::Stub::ListJobs,
+                                                     "ListJobs", lead_, std::move(request)));
+  for (v1::Job& job : *reply.mutable_jobs()) {
+    if (job.name() == name) return std::move(job);
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no job \"", name, "\" on the board of server ", lead_));
+}
+
+absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Desired desired) {
+  absl::Status last;
+  for (int i = 0; i < kMaxUpdates; ++i) {
+    EPS_ASSIGN_OR_RETURN(const v1::Job job, Get(name));
+    v1::UpdateJobRequest request;
+    request.set_name(name);
+    request.set_expected_generation(job.generation());
+    request.set_desired(desired);
+    absl::StatusOr<v1::UpdateJobReply> reply =
+        Call(stub_.get(), &v1::Scheduler::Stub::UpdateJob, "UpdateJob", lead_, request);
+    if (reply.ok()) return std::move(*reply->mutable_job());
+    if (!absl::IsAborted(reply.status())) return reply.status();
+    last = reply.status();
+  }
+  return absl::UnavailableError(
+      absl::StrCat(last.message(), "; others changed the job ", kMaxUpdates, " times meanwhile"));
+}
+
+absl::Status SchedulerClient::Remove(const std::string& name) {
+  v1::RemoveJobRequest request;
+  request.set_name(name);
+  return Call(stub_.get(), &v1::Scheduler::Stub::RemoveJob, "RemoveJob", lead_, std::move(request))
+      .status();
+}
+
+absl::StatusOr<v1::ClaimJobReply> SchedulerClient::Claim(v1::ClaimJobRequest request) {
+  return Call(stub_.get(), &v1::Scheduler::Stub::ClaimJob, "ClaimJob", lead_, std::move(request));
+}
+
+absl::StatusOr<v1::ReportJobReply> SchedulerClient::Report(v1::ReportJobRequest request) {
+  return Call(stub_.get(), &v1::Scheduler::Stub::ReportJob, "ReportJob", lead_, std::move(request));
+}
+
+absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std::string& name,
+                                    const std::function<bool(const v1::JobEvent&)>& on_event) {
+  for (;;) {
+    grpc::ClientContext context;
+    {
+      MutexLock lock(&mu_);
+      if (watch_cancelled_) return absl::CancelledError("watching was cancelled");
+      watch_or_null_ = &context;
+    }
+    SetTimeout(&context, kWatchTimeout);
+    v1::WatchJobsRequest request;
+    request.set_request_id(RequestId("WatchJobs"));
+    request.set_board(board);
+    request.set_from_revision(revision);
+    request.set_name(name);
+    const auto reader = stub_->WatchJobs(&context, request);
+    v1::JobEvent event;
+    bool received = false;
+    bool goes_on = true;
+    while (goes_on && reader->Read(&event)) {
+      received = true;
+      revision = std::max(revision, event.revision());
+      goes_on = on_event(event);
+    }
+    if (!goes_on) context.TryCancel();
+    const absl::Status status =
+        FromGrpc(reader->Finish(), absl::StrCat("WatchJobs on server ", lead_));
+    MutexLock lock(&mu_);
+    watch_or_null_ = nullptr;
+    if (!goes_on) return absl::OkStatus();
+    if (watch_cancelled_) return absl::CancelledError("watching was cancelled");
+    // The server ends a watch that reads too slowly with RESOURCE_EXHAUSTED.
+    const bool repeat = absl::IsDeadlineExceeded(status) ||
+                        (received && (status.ok() || absl::IsResourceExhausted(status)));
+    if (repeat) continue;
+    if (!status.ok()) return status;
+    return absl::UnavailableError(
+        absl::StrCat("WatchJobs on server ", lead_, ": the server ended the watch"));
+  }
+}
+
+void SchedulerClient::CancelWatch() {
+  MutexLock lock(&mu_);
+  watch_cancelled_ = true;
+  if (watch_or_null_ != nullptr) watch_or_null_->TryCancel();
+}
+
+}  // namespace eps

@@ -1,0 +1,69 @@
+#ifndef EPS_WIRE_SCHEDULER_CLIENT_H_
+#define EPS_WIRE_SCHEDULER_CLIENT_H_
+
+// The client's side of the Scheduler service: the board of jobs at the lead.
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "eps/v1/scheduler.grpc.pb.h"
+
+namespace eps {
+
+// Jobs that any driver may claim have this owner.
+inline constexpr char kServiceOwner[] = "service";
+
+// Returns the name that people see of a phase, such as "RUNNING".
+std::string PhaseName(v1::JobPhase phase);
+// Returns whether a job in this phase has ended.
+bool HasEnded(v1::JobPhase phase);
+
+// Calls the Scheduler service of one server, the lead. Every call has a deadline and fills in the
+// request_id; every error names the server. Thread-safe.
+class SchedulerClient {
+ public:
+  // Says Hello to the server and retries until `deadline`. Unavailable if it does not answer.
+  static absl::StatusOr<std::unique_ptr<SchedulerClient>> Connect(
+      const std::string& lead, std::chrono::steady_clock::time_point deadline);
+
+  const std::string& lead() const { return lead_; }
+
+  absl::StatusOr<v1::Job> Submit(v1::SubmitJobRequest request);
+  absl::StatusOr<v1::ListJobsReply> List();
+  // NotFound if there is no job of this name.
+  absl::StatusOr<v1::Job> Get(const std::string& name);
+  // Sets what is wanted of a job; reads it again and repeats when somebody else changed it.
+  absl::StatusOr<v1::Job> Update(const std::string& name, v1::Desired desired);
+  absl::Status Remove(const std::string& name);
+  absl::StatusOr<v1::ClaimJobReply> Claim(v1::ClaimJobRequest request);
+  absl::StatusOr<v1::ReportJobReply> Report(v1::ReportJobRequest request);
+
+  // Calls `on_event` for every change after `revision` of `board`, until it returns false (OK), the
+  // server fails, or CancelWatch is called (Cancelled). An empty `name`: of all jobs. Blocks. Opens
+  // the stream again when only its time is over.
+  absl::Status Watch(uint64_t board, uint64_t revision, const std::string& name,
+                     const std::function<bool(const v1::JobEvent&)>& on_event) EPS_EXCLUDES(mu_);
+  // Ends the running Watch and all later ones.
+  void CancelWatch() EPS_EXCLUDES(mu_);
+
+ private:
+  SchedulerClient(std::string lead, std::unique_ptr<v1::Scheduler::Stub> stub)
+      : lead_(std::move(lead)), stub_(std::move(stub)) {}
+
+  const std::string lead_;
+  const std::unique_ptr<v1::Scheduler::Stub> stub_;
+
+  Mutex mu_;
+  grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
+  bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;
+};
+
+}  // namespace eps
+
+#endif  // EPS_WIRE_SCHEDULER_CLIENT_H_
