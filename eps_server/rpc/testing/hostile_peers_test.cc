@@ -253,7 +253,7 @@ TEST_F(HostilePeers, UnfinishedMessagesAreLimited) {
   static constexpr int kThreads = 8;
   static constexpr int kConnectionsPerThread = 5;
   constexpr size_t kSize = 16 * kMebibyte;
-  static constexpr std::chrono::milliseconds kStalled{500};
+  static constexpr std::chrono::milliseconds kStalled{2'000};
   std::vector<std::unique_ptr<RawConnection>> connections;
   for (int i = 0; i < kThreads * kConnectionsPerThread; ++i) {
     connections.push_back(std::make_unique<RawConnection>(address_, RawConnection::Ack::kOnTime));
