@@ -1,5 +1,5 @@
-"""Checks deploy/helm: the values, the rendered objects against the schemas of Kubernetes and
-against each other, and installation, upgrade and rollback with a real API server.
+"""Checks deploy/helm: the values, and the rendered objects against the schemas of Kubernetes and
+against each other.
 
 Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
 
@@ -10,12 +10,9 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 import unittest
 
 import yaml
-
-import api_server
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CHART = os.path.join(ROOT, "deploy", "helm", "eps")
@@ -307,69 +304,6 @@ class NetworkTest(unittest.TestCase):
                      for policy in policies for rule in policy.get("ingress", [])
                      for side in rule["from"] if "namespaceSelector" in side]
             self.assertEqual(found, expected)
-
-
-class ApiServerTest(unittest.TestCase):
-    """Installs, upgrades and rolls back with an API server that admits restricted pods only."""
-
-    @classmethod
-    def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory(prefix="eps-api-")
-        cls.addClassCleanup(folder.cleanup)
-        cls.api = api_server.ApiServer(TOOLS, folder.name)
-        cls.addClassCleanup(cls.api.stop)
-        cls.api.request("POST", "/api/v1/namespaces", {
-            "apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "train", "labels": {
-                "pod-security.kubernetes.io/enforce": "restricted"}}})
-
-    def helm(self, *arguments, code=0):
-        return tool("helm", "--kubeconfig=" + self.api.kubeconfig, "--namespace=train",
-                    *arguments, code=code)
-
-    def servers(self):
-        return self.api.request("GET", "/apis/apps/v1/namespaces/train/statefulsets/eps-servers")
-
-    def jobs(self):
-        return {each["metadata"]["name"] for each in self.api.request(
-            "GET", "/apis/batch/v1/namespaces/train/jobs")["items"]}
-
-    def test_install_upgrade_and_rollback(self):
-        self.helm("install", "eps", CHART, ACKNOWLEDGED)
-        first = self.jobs()
-        self.assertEqual(len(first), 2)
-        self.assertEqual(self.servers()["spec"]["replicas"], 2)
-        self.helm("upgrade", "eps", CHART, "--reuse-values", "--set=image.tag=9,job.name=second")
-        second = self.jobs()
-        self.assertEqual(len(second), 2)
-        self.assertFalse(first & second)
-        image = self.servers()["spec"]["template"]["spec"]["containers"][0]["image"]
-        self.assertEqual(image, "eps-server:9")
-        self.helm("rollback", "eps")
-        self.assertEqual(self.jobs(), first)
-        self.helm("upgrade", "eps", CHART, "--reuse-values", "--set=servers.replicas=3")
-        said = self.helm("upgrade", "eps", CHART, "--reuse-values", "--set=servers.replicas=2",
-                         code=1)
-        self.assertIn("the last ones hold state", said)
-        self.helm("upgrade", "eps", CHART, "--reuse-values",
-                  "--set=servers.replicas=2,servers.shrink=true")
-        self.helm("uninstall", "eps")
-        claims = self.api.request("GET", "/api/v1/namespaces/train/persistentvolumeclaims")["items"]
-        self.assertEqual([each["metadata"]["name"] for each in claims], ["eps-out"])
-
-    def test_pods_pass_the_restricted_admission(self):
-        templates = pod_templates(objects(*VARIANTS["large"]))
-        for name, each in templates.items():
-            spec = {**each["spec"], "serviceAccountName": "", "volumes": [
-                v for v in each["spec"].get("volumes", [])] + (
-                    [{"name": "state", "emptyDir": {}}] if name == "eps-servers" else [])}
-            pod = {"apiVersion": "v1", "kind": "Pod", "spec": spec,
-                   "metadata": {"name": "try", "labels": each["metadata"]["labels"]}}
-            path = "/api/v1/namespaces/train/pods?dryRun=All&fieldValidation=Strict"
-            self.api.request("POST", path, pod)
-            # The admission itself can refuse.
-            spec["containers"][0]["securityContext"]["allowPrivilegeEscalation"] = True
-            with self.assertRaisesRegex(AssertionError, "violates PodSecurity"):
-                self.api.request("POST", path, pod)
 
 
 if __name__ == "__main__":

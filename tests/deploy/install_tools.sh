@@ -5,12 +5,12 @@
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, docker-compose, helm, kubeconform, schemas, kube-apiserver; default all. FOLDER
-# keeps them for the next run.
+# NAME: podman, docker-compose, helm, kubeconform, schemas; default all. FOLDER keeps them for the
+# next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-readonly packages=(podman buildah runc netavark aardvark-dns iptables etcd-server
-  python3-yaml python3-grpcio)
+readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml
+  python3-grpcio)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
@@ -33,8 +33,7 @@ install_podman() {
   if ! dpkg-query --show "${packages[@]}" >/dev/null 2>&1; then
     say "installing ${packages[*]}"
     apt-get -qq update </dev/null
-    # Debian starts etcd when it installs it; the tests start their own.
-    RUNLEVEL=1 DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
+    DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
       "${packages[@]}" </dev/null >"$work/apt.log" 2>&1 || {
       tail -n 30 "$work/apt.log" >&2
       fail "apt-get install failed"
@@ -63,36 +62,13 @@ install_schemas() {
   mv "$tools/schemas.new" "$tools/schemas"
 }
 
-# The module of Kubernetes replaces its libraries by folders of its own repository, which a module
-# that requires it does not see. Their released versions take the place of the folders.
-install_kube-apiserver() {
-  local folder library
-  folder=$(module_folder "k8s.io/kubernetes@v$kubernetes")
-  mkdir "$work/kubernetes"
-  cd "$work/kubernetes"
-  go mod init test >/dev/null 2>&1
-  go mod edit -go="$(awk '$1 == "go" { print $2 }' "$folder/go.mod")" \
-    -require="k8s.io/kubernetes@v$kubernetes"
-  while read -r library; do
-    go mod edit -replace="$library=$library@v0.${kubernetes#1.}"
-  done < <(sed -n 's,^\s*\(replace \)\?\(k8s.io/[a-z0-9-]*\) => ./staging.*,\2,p' "$folder/go.mod")
-  printf '//go:build tools\n\npackage tools\n\nimport _ "k8s.io/kubernetes/cmd/kube-apiserver"\n' \
-    >tools.go
-  go mod tidy >/dev/null 2>&1
-  go build -trimpath -o "$tools/kube-apiserver.new" \
-    -ldflags "-X k8s.io/component-base/version.gitVersion=v$kubernetes" \
-    k8s.io/kubernetes/cmd/kube-apiserver
-  mv "$tools/kube-apiserver.new" "$tools/kube-apiserver"
-  cd - >/dev/null
-}
-
 (($# >= 1)) || fail "usage: install_tools.sh FOLDER [NAME...]"
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman docker-compose helm kubeconform schemas kube-apiserver
+(($# > 0)) || set -- podman docker-compose helm kubeconform schemas
 work=$(mktemp -d)
-trap 'chmod -R u+w "$work"; rm -rf "$work"' EXIT
+trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
   if [[ $name != podman && -e $tools/$name ]]; then continue; fi
   if [[ $name != podman ]]; then
