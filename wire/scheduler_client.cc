@@ -38,21 +38,6 @@ void SetTimeout(grpc::ClientContext* context, std::chrono::milliseconds timeout)
   context->set_deadline(std::chrono::system_clock::now() + timeout);
 }
 
-// Makes a unary call. `name` is that of the RPC.
-template <class Request, class Reply>
-absl::StatusOr<Reply> Call(v1::Scheduler::Stub* stub,
-                           grpc::Status (v1::Scheduler::Stub::*rpc)(grpc::ClientContext*,
-                                                                    const Request&, Reply*),
-                           absl::string_view name, const std::string& lead, Request request) {
-  grpc::ClientContext context;
-  SetTimeout(&context, kCallTimeout);
-  request.set_request_id(RequestId(name));
-  Reply reply;
-  EPS_RETURN_IF_ERROR(
-      FromGrpc((stub->*rpc)(&context, request, &reply), absl::StrCat(name, " on server ", lead)));
-  return reply;
-}
-
 }  // namespace
 
 std::string PhaseName(v1::JobPhase phase) {
@@ -66,11 +51,40 @@ bool HasEnded(v1::JobPhase phase) {
          phase == v1::JOB_PHASE_CANCELLED;
 }
 
+std::shared_ptr<v1::Scheduler::Stub> SchedulerClient::stub() {
+  MutexLock lock(&mu_);
+  return stub_;
+}
+
+void SchedulerClient::Replace(const std::shared_ptr<v1::Scheduler::Stub>& failed) {
+  MutexLock lock(&mu_);
+  if (stub_ == failed) stub_ = v1::Scheduler::NewStub(NewChannel(lead_));
+}
+
+// Makes a unary call. `name` is that of the RPC. gRPC waits longer and longer before it connects a
+// channel again; a driver has no such time, so that each call to a server that was away gets a new
+// channel.
+template <class Request, class Reply>
+absl::StatusOr<Reply> SchedulerClient::Call(
+    grpc::Status (v1::Scheduler::Stub::*rpc)(grpc::ClientContext*, const Request&, Reply*),
+    absl::string_view name, Request request) {
+  grpc::ClientContext context;
+  SetTimeout(&context, kCallTimeout);
+  request.set_request_id(RequestId(name));
+  Reply reply;
+  const std::shared_ptr<v1::Scheduler::Stub> stub = this->stub();
+  const absl::Status status = FromGrpc((stub.get()->*rpc)(&context, request, &reply),
+                                       absl::StrCat(name, " on server ", lead_));
+  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) Replace(stub);
+  EPS_RETURN_IF_ERROR(status);
+  return reply;
+}
+
 absl::StatusOr<std::unique_ptr<SchedulerClient>> SchedulerClient::Connect(
     const std::string& lead, Clock::time_point deadline) {
-  const std::shared_ptr<grpc::Channel> channel = NewChannel(lead);
-  const std::unique_ptr<v1::Control::Stub> control = v1::Control::NewStub(channel);
   for (;;) {
+    const std::shared_ptr<grpc::Channel> channel = NewChannel(lead);
+    const std::unique_ptr<v1::Control::Stub> control = v1::Control::NewStub(channel);
     grpc::ClientContext context;
     SetTimeout(&context, kHelloTimeout);
     v1::HelloRequest request;
@@ -81,31 +95,31 @@ absl::StatusOr<std::unique_ptr<SchedulerClient>> SchedulerClient::Connect(
     v1::HelloReply reply;
     const absl::Status status =
         FromGrpc(control->Hello(&context, request, &reply), absl::StrCat("Hello on server ", lead));
-    if (status.ok()) break;
+    if (status.ok()) {
+      return std::unique_ptr<SchedulerClient>(
+          new SchedulerClient(lead, v1::Scheduler::NewStub(channel)));
+    }
     const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
     if (!may_come || Clock::now() + kRetryPause >= deadline) return status;
     std::this_thread::sleep_for(kRetryPause);
   }
-  return std::unique_ptr<SchedulerClient>(
-      new SchedulerClient(lead, v1::Scheduler::NewStub(channel)));
 }
 
 absl::StatusOr<v1::Job> SchedulerClient::Submit(v1::SubmitJobRequest request) {
-  EPS_ASSIGN_OR_RETURN(v1::SubmitJobReply reply, Call(stub_.get(), &v1::Scheduler::Stub::SubmitJob,
-                                                      "SubmitJob", lead_, std::move(request)));
+  EPS_ASSIGN_OR_RETURN(v1::SubmitJobReply reply,
+                       Call(&v1::Scheduler::Stub::SubmitJob, "SubmitJob", std::move(request)));
   return std::move(*reply.mutable_job());
 }
 
 absl::StatusOr<v1::ListJobsReply> SchedulerClient::List() {
-  return Call(stub_.get(), &v1::Scheduler::Stub::ListJobs, "ListJobs", lead_,
-              v1::ListJobsRequest());
+  return Call(&v1::Scheduler::Stub::ListJobs, "ListJobs", v1::ListJobsRequest());
 }
 
 absl::StatusOr<v1::Job> SchedulerClient::Get(const std::string& name) {
   v1::ListJobsRequest request;
   request.set_name(name);
-  EPS_ASSIGN_OR_RETURN(v1::ListJobsReply reply, Call(stub_.get(), &v1::Scheduler::Stub::ListJobs,
-                                                     "ListJobs", lead_, std::move(request)));
+  EPS_ASSIGN_OR_RETURN(v1::ListJobsReply reply,
+                       Call(&v1::Scheduler::Stub::ListJobs, "ListJobs", std::move(request)));
   for (v1::Job& job : *reply.mutable_jobs()) {
     if (job.name() == name) return std::move(job);
   }
@@ -122,7 +136,7 @@ absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Des
     request.set_expected_generation(job.generation());
     request.set_desired(desired);
     absl::StatusOr<v1::UpdateJobReply> reply =
-        Call(stub_.get(), &v1::Scheduler::Stub::UpdateJob, "UpdateJob", lead_, request);
+        Call(&v1::Scheduler::Stub::UpdateJob, "UpdateJob", request);
     if (reply.ok()) return std::move(*reply->mutable_job());
     if (!absl::IsAborted(reply.status())) return reply.status();
     last = reply.status();
@@ -134,16 +148,15 @@ absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Des
 absl::Status SchedulerClient::Remove(const std::string& name) {
   v1::RemoveJobRequest request;
   request.set_name(name);
-  return Call(stub_.get(), &v1::Scheduler::Stub::RemoveJob, "RemoveJob", lead_, std::move(request))
-      .status();
+  return Call(&v1::Scheduler::Stub::RemoveJob, "RemoveJob", std::move(request)).status();
 }
 
 absl::StatusOr<v1::ClaimJobReply> SchedulerClient::Claim(v1::ClaimJobRequest request) {
-  return Call(stub_.get(), &v1::Scheduler::Stub::ClaimJob, "ClaimJob", lead_, std::move(request));
+  return Call(&v1::Scheduler::Stub::ClaimJob, "ClaimJob", std::move(request));
 }
 
 absl::StatusOr<v1::ReportJobReply> SchedulerClient::Report(v1::ReportJobRequest request) {
-  return Call(stub_.get(), &v1::Scheduler::Stub::ReportJob, "ReportJob", lead_, std::move(request));
+  return Call(&v1::Scheduler::Stub::ReportJob, "ReportJob", std::move(request));
 }
 
 absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std::string& name,
@@ -161,7 +174,8 @@ absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std
     request.set_board(board);
     request.set_from_revision(revision);
     request.set_name(name);
-    const auto reader = stub_->WatchJobs(&context, request);
+    const std::shared_ptr<v1::Scheduler::Stub> stub = this->stub();
+    const auto reader = stub->WatchJobs(&context, request);
     v1::JobEvent event;
     bool received = false;
     bool goes_on = true;
@@ -173,6 +187,7 @@ absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std
     if (!goes_on) context.TryCancel();
     const absl::Status status =
         FromGrpc(reader->Finish(), absl::StrCat("WatchJobs on server ", lead_));
+    if (absl::IsUnavailable(status)) Replace(stub);
     MutexLock lock(&mu_);
     watch_or_null_ = nullptr;
     if (!goes_on) return absl::OkStatus();

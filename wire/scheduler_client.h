@@ -8,9 +8,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "base/mutex.h"
 #include "eps/v1/scheduler.grpc.pb.h"
 
@@ -53,13 +55,20 @@ class SchedulerClient {
   void CancelWatch() EPS_EXCLUDES(mu_);
 
  private:
-  SchedulerClient(std::string lead, std::unique_ptr<v1::Scheduler::Stub> stub)
+  SchedulerClient(std::string lead, std::shared_ptr<v1::Scheduler::Stub> stub)
       : lead_(std::move(lead)), stub_(std::move(stub)) {}
+  template <class Request, class Reply>
+  absl::StatusOr<Reply> Call(grpc::Status (v1::Scheduler::Stub::*rpc)(grpc::ClientContext*,
+                                                                      const Request&, Reply*),
+                             absl::string_view name, Request request);
+  std::shared_ptr<v1::Scheduler::Stub> stub() EPS_EXCLUDES(mu_);
+  // Connects anew, unless another thread has replaced `failed` already.
+  void Replace(const std::shared_ptr<v1::Scheduler::Stub>& failed) EPS_EXCLUDES(mu_);
 
   const std::string lead_;
-  const std::unique_ptr<v1::Scheduler::Stub> stub_;
 
   Mutex mu_;
+  std::shared_ptr<v1::Scheduler::Stub> stub_ EPS_GUARDED_BY(mu_);
   grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
   bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;
 };

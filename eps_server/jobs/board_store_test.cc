@@ -135,6 +135,8 @@ TEST_F(BoardStoreTest, RefusesRecordsThatDisagree) {
   Put("board/job/b", job);
   EXPECT_EQ(status_.code(), absl::StatusCode::kDataLoss) << status_;
   EXPECT_TRUE(absl::StrContains(status_.message(), "board/job/b")) << status_;
+  Put("board/job/b", SealRecord("board/job/b", *UnsealRecord("board/job/a", job)));
+  EXPECT_TRUE(absl::StrContains(status_.message(), "its job is a")) << status_;
   ASSERT_TRUE(database_->Write({{"board/job/b", std::nullopt}}).ok());
   Put("board/other", job);
   EXPECT_TRUE(absl::StrContains(status_.message(), "board/other")) << status_;

@@ -225,7 +225,9 @@ TEST_F(SchedulerRpcTest, ShutdownEndsWatches) {
   ASSERT_TRUE(watch->Read(&event));
   server_->Shutdown(std::chrono::seconds(10));
   EXPECT_FALSE(watch->Read(&event));
-  EXPECT_EQ(watch->Finish().error_code(), grpc::StatusCode::UNAVAILABLE);
+  const grpc::Status status = watch->Finish();
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::UNAVAILABLE);
+  EXPECT_TRUE(absl::StrContains(status.error_message(), "shutting down")) << "not at the deadline";
 }
 
 TEST_F(SchedulerRpcTest, ASlowReaderGetsEachChange) {

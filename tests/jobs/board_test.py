@@ -240,7 +240,7 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(json.loads(self.submit("same", "--json")), first)
         self.assertEqual(sorted(first), ["name", "revision", "uid"])
         said = self.submit("same", code=USAGE, **{"training.seed": 7})
-        self.assertIn("seed", said)
+        self.assertIn("another job has the name same: line ", said)
         self.assertIn("did you mean same?", self.eps("job", "show", "sane", code=NO_INPUT))
         said = self.submit("bad", code=USAGE, **{"worker.count": 3})
         self.assertIn("worker", said)

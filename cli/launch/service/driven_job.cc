@@ -33,7 +33,8 @@ constexpr std::chrono::seconds kInterruptPatience{20};
 constexpr char kJobFile[] = "job.yaml";
 constexpr char kLogFile[] = "train.log";
 
-// Servers with another job refuse a run with these words (eps_server/shell/job_host.cc).
+// Servers with another job refuse a run with these words (eps_server/shell/job_host.cc), unless
+// JobStart::ExplainRefusal finds better ones.
 constexpr char kHoldAnother[] = "Start another server for it";
 
 bool Exists(const std::string& path) {
@@ -208,6 +209,15 @@ absl::StatusOr<bool> DrivenJob::StartsAgain() {
   return stop_ == Stop::kNone;
 }
 
+// Returns whether the error of a child says that the servers hold another job.
+bool DrivenJob::SaysNoRoom(const std::string& error) const {
+  // With other data, a job that this one created is the other one.
+  const std::string other =
+      absl::StrCat(absl::StrJoin(plan_->servers, ","), " belongs to a run with other settings");
+  return absl::StrContains(error, kHoldAnother) ||
+         (job().job_id() == 0 && absl::StrContains(error, other));
+}
+
 // Reports how the job is after its child has ended, or before it has begun.
 DrivenJob::Result DrivenJob::EndOfChild() {
   if (child_ != nullptr && ChildCode() == ExitCode::kOk) {
@@ -225,7 +235,7 @@ DrivenJob::Result DrivenJob::EndOfChild() {
       break;
   }
   const std::string error = progress_->Error();
-  if (ChildCode() == ExitCode::kUsage && absl::StrContains(error, kHoldAnother)) {
+  if (ChildCode() == ExitCode::kUsage && SaysNoRoom(error)) {
     Result busy = End(Outcome::kNoRoom, v1::JOB_PHASE_QUEUED, ExitCode::kUnavailable, "");
     if (busy.outcome == Outcome::kNoRoom) busy.text = error;
     return busy;

@@ -75,6 +75,7 @@ class DrivenJob {
   Result End(Outcome outcome, v1::JobPhase phase, ExitCode code, const std::string& text);
   Result Lost(const absl::Status& status);
   ExitCode ChildCode() const;
+  bool SaysNoRoom(const std::string& error) const;
 
   const DrivePlan* const plan_;
   JobLease lease_;

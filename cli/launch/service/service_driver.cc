@@ -140,6 +140,7 @@ absl::Status ServiceDriver::Run() {
     if (!claimed.ok() && !IsAway(claimed.status())) return claimed.status();
     if (!claimed.ok() && !away) Say(absl::StrCat("waiting: ", claimed.status().message()));
     away = !claimed.ok();
+    if (away) board_.reset();
     if (away || !claimed->has_value()) {
       Pause(kIdlePause);
       continue;
