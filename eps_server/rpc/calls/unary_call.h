@@ -51,12 +51,15 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
     Finish(grpc::Status::OK);
   }
 
-  // Logs the error. Sends it, with the request's id, unless the RPC was answered before.
+  // Logs the error unless it is NotFound, for which drivers and workers that wait for a job ask again
+  // and again. Sends it, with the request's id, unless the RPC was answered before.
   void Fail(const absl::Status& status) {
     std::string text(status.message());
     if (!request_id_.empty()) absl::StrAppend(&text, " [request ", request_id_, "]");
-    EPS_LOG_INFO(method_ << " refused: " << absl::StatusCodeToString(status.code()) << ": "
-                         << text);
+    if (!absl::IsNotFound(status)) {
+      EPS_LOG_INFO(method_ << " refused: " << absl::StatusCodeToString(status.code()) << ": "
+                           << text);
+    }
     MutexLock lock(&mu_);
     if (finished_) return;
     finished_ = true;
