@@ -51,8 +51,8 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
     Finish(grpc::Status::OK);
   }
 
-  // Logs the error unless it is NotFound, for which drivers and workers that wait for a job ask again
-  // and again. Sends it, with the request's id, unless the RPC was answered before.
+  // Logs the error unless it is NotFound, for which drivers and workers that wait for a job ask
+  // again and again. Sends it, with the request's id, unless the RPC was answered before.
   void Fail(const absl::Status& status) {
     std::string text(status.message());
     if (!request_id_.empty()) absl::StrAppend(&text, " [request ", request_id_, "]");
