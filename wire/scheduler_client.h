@@ -62,7 +62,7 @@ class SchedulerClient {
                                                                       const Request&, Reply*),
                              absl::string_view name, Request request);
   std::shared_ptr<v1::Scheduler::Stub> stub() EPS_EXCLUDES(mu_);
-  // Connects anew, unless another thread has replaced `failed` already.
+  // Connects again, unless another thread has replaced `failed` already.
   void Replace(const std::shared_ptr<v1::Scheduler::Stub>& failed) EPS_EXCLUDES(mu_);
 
   const std::string lead_;
