@@ -1,10 +1,6 @@
 #include "wire/control_client.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,9 +8,8 @@
 #include "base/checksum.h"
 #include "base/log.h"
 #include "base/status_macros.h"
-#include "base/version.h"
 #include "grpcpp/client_context.h"
-#include "wire/channel.h"
+#include "wire/client_calls.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_slices.h"
 
@@ -32,18 +27,7 @@ constexpr std::chrono::seconds kReserveTimeout{1800};
 // The most time for CreateJob; without progress of the servers it ends much earlier.
 constexpr std::chrono::hours kCreateTimeout{7 * 24};
 constexpr std::chrono::seconds kWatchTimeout{600};
-constexpr std::chrono::milliseconds kRetryPause{100};
 constexpr std::chrono::seconds kLookTimeout{5};  // of a look at a server's progress
-
-// Names a request in the server's log.
-std::string RequestId(absl::string_view what) {
-  static std::atomic<uint64_t> counter{0};
-  return absl::StrCat("eps-", getpid(), "-", what, "-", ++counter);
-}
-
-void SetTimeout(grpc::ClientContext* context, std::chrono::milliseconds timeout) {
-  context->set_deadline(std::chrono::system_clock::now() + timeout);
-}
 
 void SetBorder(const Border& border, v1::ImportStateRequest* request) {
   request->set_step(border.step);
@@ -58,7 +42,7 @@ class ImportStream {
  public:
   ImportStream(v1::Control::Stub* stub, JobId job, std::string where)
       : job_(job), where_(std::move(where)) {
-    SetTimeout(&context_, kReserveTimeout);
+    SetCallTimeout(&context_, kReserveTimeout);
     writer_ = stub->ImportState(&context_, &reply_);
   }
   ~ImportStream() {
@@ -67,7 +51,7 @@ class ImportStream {
   }
 
   absl::Status Send(v1::ImportStateRequest* request) {
-    if (first_) request->set_request_id(RequestId("import"));
+    if (first_) request->set_request_id(NewRequestId("import"));
     first_ = false;
     request->set_job_id(job_.value());
     if (writer_->Write(*request)) return absl::OkStatus();
@@ -119,7 +103,7 @@ class ImportStream {
 class CreateCall {
  public:
   CreateCall(v1::Control::Stub* stub, v1::CreateJobRequest request) : request_(std::move(request)) {
-    SetTimeout(&context_, kCreateTimeout);
+    SetCallTimeout(&context_, kCreateTimeout);
     stub->async()->CreateJob(&context_, &request_, &reply_, [this](grpc::Status status) {
       MutexLock lock(&mu_);
       status_ = std::move(status);
@@ -161,10 +145,10 @@ class CreateCall {
 
 }  // namespace
 
-ControlClient::ControlClient(std::vector<std::string> servers) : servers_(std::move(servers)) {
-  for (const std::string& address : servers_) {
-    stubs_.push_back(v1::Control::NewStub(NewChannel(address)));
-  }
+ControlClient::ControlClient(std::vector<std::string> servers,
+                             const std::vector<std::shared_ptr<grpc::Channel>>& channels)
+    : servers_(std::move(servers)) {
+  for (const auto& channel : channels) stubs_.push_back(v1::Control::NewStub(channel));
 }
 
 JobId ControlClient::job() const {
@@ -178,26 +162,11 @@ std::string ControlClient::Where(absl::string_view call, size_t server) const {
 
 absl::StatusOr<std::unique_ptr<ControlClient>> ControlClient::Connect(
     std::vector<std::string> servers, Clock::time_point deadline) {
-  std::unique_ptr<ControlClient> client(new ControlClient(std::move(servers)));
-  for (size_t i = 0; i < client->servers_.size(); ++i) {
-    while (true) {
-      grpc::ClientContext context;
-      SetTimeout(&context, std::chrono::seconds(5));
-      v1::HelloRequest request;
-      request.set_request_id(RequestId("hello"));
-      request.set_min_protocol(kProtocolVersion);
-      request.set_max_protocol(kProtocolVersion);
-      request.set_client(absl::StrCat("eps ", kVersion));
-      v1::HelloReply reply;
-      const absl::Status status =
-          FromGrpc(client->stubs_[i]->Hello(&context, request, &reply), client->Where("Hello", i));
-      if (status.ok()) break;
-      const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-      if (!may_come || Clock::now() + kRetryPause >= deadline) return status;
-      std::this_thread::sleep_for(kRetryPause);
-    }
+  std::vector<std::shared_ptr<grpc::Channel>> channels(servers.size());
+  for (size_t i = 0; i < servers.size(); ++i) {
+    EPS_ASSIGN_OR_RETURN(channels[i], ConnectToServer(servers[i], deadline));
   }
-  return client;
+  return std::unique_ptr<ControlClient>(new ControlClient(std::move(servers), channels));
 }
 
 uint64_t ControlClient::FilledBytes(uint64_t* wanted_bytes) {
@@ -225,7 +194,7 @@ absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
     job_ = spec.id();
   }
   v1::CreateJobRequest request;
-  request.set_request_id(RequestId("create"));
+  request.set_request_id(NewRequestId("create"));
   request.set_spec_text(spec.ToText());
   if (config.size() <= kMaxConfigBytes) request.set_config(config);
   for (const std::string& address : servers_) request.add_servers(address);
@@ -253,9 +222,9 @@ absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
 
 absl::StatusOr<v1::GetJobReply> ControlClient::FindJob() {
   grpc::ClientContext context;
-  SetTimeout(&context, kCallTimeout);
+  SetCallTimeout(&context, kCallTimeout);
   v1::GetJobRequest request;
-  request.set_request_id(RequestId("job"));
+  request.set_request_id(NewRequestId("job"));
   v1::GetJobReply reply;
   EPS_RETURN_IF_ERROR(FromGrpc(stubs_[0]->GetJob(&context, request, &reply), Where("GetJob", 0)));
   MutexLock lock(&mu_);
@@ -311,8 +280,8 @@ absl::StatusOr<v1::GateReply> ControlClient::LapsingGate(const std::string& hold
 
 absl::StatusOr<v1::GateReply> ControlClient::SendGate(v1::GateRequest request) {
   grpc::ClientContext context;
-  SetTimeout(&context, kCallTimeout);
-  request.set_request_id(RequestId("gate"));
+  SetCallTimeout(&context, kCallTimeout);
+  request.set_request_id(NewRequestId("gate"));
   request.set_job_id(job().value());
   v1::GateReply reply;
   const absl::Status status =
@@ -331,9 +300,9 @@ absl::Status ControlClient::Export(
     const std::function<absl::Status(const ResidualPlace&, const std::string&)>& write_residual) {
   const std::string where = Where("ExportState", shard.value());
   grpc::ClientContext context;
-  SetTimeout(&context, timeout);
+  SetCallTimeout(&context, timeout);
   v1::ExportStateRequest request;
-  request.set_request_id(RequestId("export"));
+  request.set_request_id(NewRequestId("export"));
   request.set_job_id(job().value());
   request.set_step(step);
   const auto reader = stubs_[shard.value()]->ExportState(&context, request);
@@ -385,9 +354,9 @@ absl::Status ControlClient::Watch(uint64_t after_step, uint64_t until_evaluation
       if (watch_cancelled_) return absl::CancelledError("watching was cancelled");
       watch_or_null_ = &context;
     }
-    SetTimeout(&context, kWatchTimeout);
+    SetCallTimeout(&context, kWatchTimeout);
     v1::WatchStepsRequest request;
-    request.set_request_id(RequestId("watch"));
+    request.set_request_id(NewRequestId("watch"));
     request.set_job_id(job().value());
     request.set_after_step(after_step);
     request.set_after_evaluation(after_evaluation);
@@ -419,9 +388,9 @@ void ControlClient::CancelWatch() {
 absl::StatusOr<v1::StatusReply> ControlClient::GetStatus(size_t server,
                                                          std::chrono::milliseconds timeout) {
   grpc::ClientContext context;
-  SetTimeout(&context, timeout);
+  SetCallTimeout(&context, timeout);
   v1::StatusRequest request;
-  request.set_request_id(RequestId("status"));
+  request.set_request_id(NewRequestId("status"));
   v1::StatusReply reply;
   EPS_RETURN_IF_ERROR(
       FromGrpc(stubs_[server]->Status(&context, request, &reply), Where("Status", server)));

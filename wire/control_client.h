@@ -125,7 +125,8 @@ class ControlClient {
   absl::StatusOr<v1::StatusReply> GetStatus(size_t server, std::chrono::milliseconds timeout);
 
  private:
-  explicit ControlClient(std::vector<std::string> servers);
+  ControlClient(std::vector<std::string> servers,
+                const std::vector<std::shared_ptr<grpc::Channel>>& channels);
   std::string Where(absl::string_view call, size_t server) const;
   absl::StatusOr<v1::GateReply> SendGate(v1::GateRequest request);
   // Returns the bytes of slots that all servers have filled, and sets how many they want to fill.

@@ -6,16 +6,14 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "wire/channel.h"
+#include "wire/testing/answering_control.h"
 
 namespace eps {
 namespace {
 
 // Accepts every job.
-class AcceptingService final : public v1::Control::Service {
+class AcceptingService final : public AnsweringControl {
  public:
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
-    return grpc::Status::OK;
-  }
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest*,
                          v1::CreateJobReply*) override {
     return grpc::Status::OK;
@@ -23,13 +21,10 @@ class AcceptingService final : public v1::Control::Service {
 };
 
 // Fills its slots while it creates a job: a piece whenever somebody looks.
-class FillingService final : public v1::Control::Service {
+class FillingService final : public AnsweringControl {
  public:
   static constexpr uint64_t kBytes = 40;
 
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
-    return grpc::Status::OK;
-  }
   grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*,
                       v1::StatusReply* reply) override {
     const uint64_t looks = ++looks_;

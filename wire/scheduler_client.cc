@@ -1,20 +1,14 @@
 #include "wire/scheduler_client.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/status_macros.h"
-#include "base/version.h"
-#include "eps/v1/control.grpc.pb.h"
 #include "grpcpp/client_context.h"
 #include "wire/channel.h"
+#include "wire/client_calls.h"
 #include "wire/grpc_status.h"
 
 namespace eps {
@@ -23,33 +17,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kCallTimeout{10};
-constexpr std::chrono::seconds kHelloTimeout{5};
 constexpr std::chrono::seconds kWatchTimeout{600};
-constexpr std::chrono::milliseconds kRetryPause{100};
 constexpr int kMaxUpdates = 100;  // of one job that others change all the time
 
-// Names a request in the server's log.
-std::string RequestId(absl::string_view what) {
-  static std::atomic<uint64_t> counter{0};
-  return absl::StrCat("eps-", getpid(), "-", what, "-", ++counter);
-}
-
-void SetTimeout(grpc::ClientContext* context, std::chrono::milliseconds timeout) {
-  context->set_deadline(std::chrono::system_clock::now() + timeout);
-}
-
 }  // namespace
-
-std::string PhaseName(v1::JobPhase phase) {
-  const std::string& name = v1::JobPhase_Name(phase);
-  if (name.empty()) return absl::StrCat(static_cast<int>(phase));  // of a newer server
-  return std::string(absl::StripPrefix(name, "JOB_PHASE_"));
-}
-
-bool HasEnded(v1::JobPhase phase) {
-  return phase == v1::JOB_PHASE_SUCCEEDED || phase == v1::JOB_PHASE_FAILED ||
-         phase == v1::JOB_PHASE_CANCELLED;
-}
 
 std::shared_ptr<v1::Scheduler::Stub> SchedulerClient::stub() {
   MutexLock lock(&mu_);
@@ -69,40 +40,23 @@ absl::StatusOr<Reply> SchedulerClient::Call(
     grpc::Status (v1::Scheduler::Stub::*rpc)(grpc::ClientContext*, const Request&, Reply*),
     absl::string_view name, Request request) {
   grpc::ClientContext context;
-  SetTimeout(&context, kCallTimeout);
-  request.set_request_id(RequestId(name));
+  SetCallTimeout(&context, kCallTimeout);
+  request.set_request_id(NewRequestId(name));
   Reply reply;
   const std::shared_ptr<v1::Scheduler::Stub> stub = this->stub();
   const absl::Status status = FromGrpc((stub.get()->*rpc)(&context, request, &reply),
                                        absl::StrCat(name, " on server ", lead_));
-  if (absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status)) Replace(stub);
+  if (IsAway(status)) Replace(stub);
   EPS_RETURN_IF_ERROR(status);
   return reply;
 }
 
 absl::StatusOr<std::unique_ptr<SchedulerClient>> SchedulerClient::Connect(
     const std::string& lead, Clock::time_point deadline) {
-  for (;;) {
-    const std::shared_ptr<grpc::Channel> channel = NewChannel(lead);
-    const std::unique_ptr<v1::Control::Stub> control = v1::Control::NewStub(channel);
-    grpc::ClientContext context;
-    SetTimeout(&context, kHelloTimeout);
-    v1::HelloRequest request;
-    request.set_request_id(RequestId("hello"));
-    request.set_min_protocol(kProtocolVersion);
-    request.set_max_protocol(kProtocolVersion);
-    request.set_client(absl::StrCat("eps ", kVersion));
-    v1::HelloReply reply;
-    const absl::Status status =
-        FromGrpc(control->Hello(&context, request, &reply), absl::StrCat("Hello on server ", lead));
-    if (status.ok()) {
-      return std::unique_ptr<SchedulerClient>(
-          new SchedulerClient(lead, v1::Scheduler::NewStub(channel)));
-    }
-    const bool may_come = absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-    if (!may_come || Clock::now() + kRetryPause >= deadline) return status;
-    std::this_thread::sleep_for(kRetryPause);
-  }
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                       ConnectToServer(lead, deadline));
+  return std::unique_ptr<SchedulerClient>(
+      new SchedulerClient(lead, v1::Scheduler::NewStub(channel)));
 }
 
 absl::StatusOr<v1::Job> SchedulerClient::Submit(v1::SubmitJobRequest request) {
@@ -163,14 +117,9 @@ absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std
                                     const std::function<bool(const v1::JobEvent&)>& on_event) {
   for (;;) {
     grpc::ClientContext context;
-    {
-      MutexLock lock(&mu_);
-      if (watch_cancelled_) return absl::CancelledError("watching was cancelled");
-      watch_or_null_ = &context;
-    }
-    SetTimeout(&context, kWatchTimeout);
+    SetCallTimeout(&context, kWatchTimeout);
     v1::WatchJobsRequest request;
-    request.set_request_id(RequestId("WatchJobs"));
+    request.set_request_id(NewRequestId("WatchJobs"));
     request.set_board(board);
     request.set_from_revision(revision);
     request.set_name(name);
@@ -188,10 +137,7 @@ absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std
     const absl::Status status =
         FromGrpc(reader->Finish(), absl::StrCat("WatchJobs on server ", lead_));
     if (absl::IsUnavailable(status)) Replace(stub);
-    MutexLock lock(&mu_);
-    watch_or_null_ = nullptr;
     if (!goes_on) return absl::OkStatus();
-    if (watch_cancelled_) return absl::CancelledError("watching was cancelled");
     // The server ends a watch that reads too slowly with RESOURCE_EXHAUSTED.
     const bool repeat = absl::IsDeadlineExceeded(status) ||
                         (received && (status.ok() || absl::IsResourceExhausted(status)));
@@ -200,12 +146,6 @@ absl::Status SchedulerClient::Watch(uint64_t board, uint64_t revision, const std
     return absl::UnavailableError(
         absl::StrCat("WatchJobs on server ", lead_, ": the server ended the watch"));
   }
-}
-
-void SchedulerClient::CancelWatch() {
-  MutexLock lock(&mu_);
-  watch_cancelled_ = true;
-  if (watch_or_null_ != nullptr) watch_or_null_->TryCancel();
 }
 
 }  // namespace eps

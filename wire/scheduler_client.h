@@ -18,14 +18,6 @@
 
 namespace eps {
 
-// Jobs that any driver may claim have this owner.
-inline constexpr char kServiceOwner[] = "service";
-
-// Returns the name that people see of a phase, such as "RUNNING".
-std::string PhaseName(v1::JobPhase phase);
-// Returns whether a job in this phase has ended.
-bool HasEnded(v1::JobPhase phase);
-
 // Calls the Scheduler service of one server, the lead. Every call has a deadline and fills in the
 // request_id; every error names the server. Thread-safe.
 class SchedulerClient {
@@ -46,13 +38,11 @@ class SchedulerClient {
   absl::StatusOr<v1::ClaimJobReply> Claim(v1::ClaimJobRequest request);
   absl::StatusOr<v1::ReportJobReply> Report(v1::ReportJobRequest request);
 
-  // Calls `on_event` for every change after `revision` of `board`, until it returns false (OK), the
-  // server fails, or CancelWatch is called (Cancelled). An empty `name`: of all jobs. Blocks. Opens
-  // the stream again when only its time is over.
+  // Calls `on_event` for every change after `revision` of `board`, until it returns false (OK) or
+  // the server fails. An empty `name`: of all jobs. Blocks. Opens the stream again when only its
+  // time is over.
   absl::Status Watch(uint64_t board, uint64_t revision, const std::string& name,
-                     const std::function<bool(const v1::JobEvent&)>& on_event) EPS_EXCLUDES(mu_);
-  // Ends the running Watch and all later ones.
-  void CancelWatch() EPS_EXCLUDES(mu_);
+                     const std::function<bool(const v1::JobEvent&)>& on_event);
 
  private:
   SchedulerClient(std::string lead, std::shared_ptr<v1::Scheduler::Stub> stub)
@@ -69,8 +59,6 @@ class SchedulerClient {
 
   Mutex mu_;
   std::shared_ptr<v1::Scheduler::Stub> stub_ EPS_GUARDED_BY(mu_);
-  grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
-  bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;
 };
 
 }  // namespace eps

@@ -10,18 +10,13 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "wire/channel.h"
+#include "wire/job_terms.h"
+#include "wire/testing/answering_control.h"
 
 namespace eps {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-class AnsweringControl final : public v1::Control::Service {
- public:
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
-    return grpc::Status::OK;
-  }
-};
 
 // A board with the job "a", which somebody else changes before the first `rivals` updates.
 class OneJob final : public v1::Scheduler::Service {
@@ -117,21 +112,6 @@ TEST_F(SchedulerClientTest, WatchesGoOnWhereTheyEnded) {
   EXPECT_TRUE(absl::IsOutOfRange(other)) << other;
 }
 
-TEST_F(SchedulerClientTest, CancelWatchEndsARunningWatch) {
-  std::atomic<bool> waits{false};
-  std::thread canceller([&] {
-    while (!waits) std::this_thread::yield();
-    client_->CancelWatch();
-  });
-  const absl::Status status =
-      client_->Watch(7, OneJob::kLastRevision - 1, "", [&](const v1::JobEvent&) {
-        waits = true;
-        return true;
-      });
-  canceller.join();
-  EXPECT_TRUE(absl::IsCancelled(status)) << status;
-}
-
 TEST(SchedulerClient, NamesAServerThatIsAway) {
   const absl::Status status =
       SchedulerClient::Connect("127.0.0.1:1", Clock::now() + std::chrono::milliseconds(1)).status();
@@ -139,7 +119,19 @@ TEST(SchedulerClient, NamesAServerThatIsAway) {
   EXPECT_TRUE(absl::StrContains(status.message(), "127.0.0.1:1")) << status;
 }
 
-TEST(PhaseName, IsThatOfTheProtocol) {
+TEST(JobTerms, NamesAreDnsLabels) {
+  for (const std::string& good :
+       {std::string("a"), std::string("7"), std::string("a-b-9"), std::string(63, 'x')}) {
+    EXPECT_TRUE(IsJobName(good)) << good;
+  }
+  for (const std::string& bad :
+       {std::string(""), std::string("-a"), std::string("a-"), std::string("A"), std::string("a.b"),
+        std::string("a_b"), std::string("a b"), std::string("\xc3\xa4"), std::string(64, 'x')}) {
+    EXPECT_FALSE(IsJobName(bad)) << bad;
+  }
+}
+
+TEST(JobTerms, PhasesHaveTheirNames) {
   EXPECT_EQ(PhaseName(v1::JOB_PHASE_RUNNING), "RUNNING");
   EXPECT_EQ(PhaseName(static_cast<v1::JobPhase>(77)), "77");
   EXPECT_TRUE(HasEnded(v1::JOB_PHASE_CANCELLED));

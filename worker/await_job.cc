@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "wire/client_calls.h"
 #include "wire/control_client.h"
 
 namespace eps {
@@ -24,9 +25,7 @@ std::string Missing(const std::string& server) {
       ControlClient::Connect({server}, Clock::now() + kLookTimeout);
   const absl::StatusOr<v1::StatusReply> status =
       client.ok() ? (*client)->GetStatus(0, kLookTimeout) : client.status();
-  if (absl::IsUnavailable(status.status()) || absl::IsDeadlineExceeded(status.status())) {
-    return absl::StrCat("server ", server, " to answer");
-  }
+  if (IsAway(status.status())) return absl::StrCat("server ", server, " to answer");
   if (!status.ok() || status->job_id() != 0) return "";
   return absl::StrCat("a job: server ", server,
                       " has none yet (eps train --servers=ADDRESSES --workers=0 creates one)");

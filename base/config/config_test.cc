@@ -145,8 +145,13 @@ TEST(Config, ReadsAndPrintsSizes) {
 
 TEST(Config, ReadsAndPrintsDurations) {
   const std::vector<std::tuple<std::string, int64_t, std::string>> cases = {
-      {"0s", 0, "0s"},          {"30s", 30'000, "30s"},  {"250ms", 250, "250ms"},
-      {"1.5s", 1500, "1500ms"}, {"5m", 300'000, "300s"}, {"2h", 7'200'000, "7200s"},
+      {"0", 0, "0s"},
+      {"0s", 0, "0s"},
+      {"30s", 30'000, "30s"},
+      {"250ms", 250, "250ms"},
+      {"1.5s", 1500, "1500ms"},
+      {"5m", 300'000, "300s"},
+      {"2h", 7'200'000, "7200s"},
   };
   for (const auto& [text, ms, printed] : cases) {
     Config config;

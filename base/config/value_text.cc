@@ -172,9 +172,10 @@ std::string SizeKind::Print(uint64_t bytes) {
 
 absl::Status DurationKind::Parse(const Value& value, int64_t* out) {
   uint64_t ms = 0;
+  const bool is_zero = !value.is_list && value.text == "0";  // needs no unit
   if (value.is_list ||
-      !ParseWithUnit(value.text, std::begin(kDurationUnits), std::end(kDurationUnits),
-                     std::numeric_limits<int64_t>::max(), &ms)) {
+      (!is_zero && !ParseWithUnit(value.text, std::begin(kDurationUnits), std::end(kDurationUnits),
+                                  std::numeric_limits<int64_t>::max(), &ms))) {
     return Expected("a duration such as 500ms, 30s, 5m or 1h", value);
   }
   *out = static_cast<int64_t>(ms);

@@ -160,12 +160,15 @@ absl::Status TrainRun::StartJob() {
 // end with an error because of that.
 absl::Status TrainRun::Blame(const absl::Status& status) {
   if (status.ok() || cluster_ == nullptr || absl::IsInvalidArgument(status)) return status;
-  EPS_LOG_INFO("the run ends: " << status.ToString());
   const auto deadline = Clock::now() + std::chrono::seconds(1);
   while (Clock::now() < deadline) {
     if (AllStopped()) return Stopped();
-    EPS_RETURN_IF_ERROR(absl::IsFailedPrecondition(status) ? cluster_->CheckLost()
-                                                           : cluster_->Check());
+    const absl::Status cause =
+        absl::IsFailedPrecondition(status) ? cluster_->CheckLost() : cluster_->Check();
+    if (!cause.ok()) {
+      EPS_LOG_INFO("first seen as " << status.ToString());
+      return cause;
+    }
     std::this_thread::sleep_for(kTick);
   }
   return status;

@@ -11,6 +11,7 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "wire/channel.h"
+#include "wire/testing/answering_control.h"
 
 namespace eps {
 namespace {
@@ -18,14 +19,11 @@ namespace {
 constexpr char kReason[] = "part 1 was lost in step 3";
 
 // A server whose job fails as soon as somebody follows it.
-class FailingService final : public v1::Control::Service {
+class FailingService final : public AnsweringControl {
  public:
   explicit FailingService(uint32_t failure_code, bool failed = false)
       : failure_code_(failure_code), failed_(failed) {}
 
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
-    return grpc::Status::OK;
-  }
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest*,
                          v1::CreateJobReply*) override {
     return grpc::Status::OK;

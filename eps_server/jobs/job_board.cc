@@ -4,8 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "eps_server/jobs/job_rules.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -29,7 +31,7 @@ absl::Status NoSuchJob(const std::string& name) {
 
 absl::Status HasEndedError(const v1::Job& job) {
   return absl::FailedPreconditionError(absl::StrCat("job ", job.name(), " has ended: it is ",
-                                                    NameOfPhase(job.phase()), " with exit code ",
+                                                    PhaseName(job.phase()), " with exit code ",
                                                     job.result().exit_code()));
 }
 
@@ -113,7 +115,7 @@ BoardPlan JobBoard::Changed(BoardRecord record) const {
 size_t JobBoard::JobsInWork() const {
   size_t jobs = 0;
   for (const auto& entry : jobs_) {
-    if (!IsFinalPhase(entry.second.record.job.phase())) ++jobs;
+    if (!HasEnded(entry.second.record.job.phase())) ++jobs;
   }
   return jobs;
 }
@@ -176,9 +178,9 @@ absl::StatusOr<BoardPlan> JobBoard::Update(const v1::UpdateJobRequest& request) 
   const bool again = MayRunAgain(old) && request.desired() == v1::DESIRED_RUN;
   // The effect of a cancelled job's other requests will never be there, nor of an ended job's.
   const bool cancelled = old.desired() == v1::DESIRED_CANCEL &&
-                         (!IsFinalPhase(old.phase()) || old.phase() == v1::JOB_PHASE_CANCELLED);
+                         (!HasEnded(old.phase()) || old.phase() == v1::JOB_PHASE_CANCELLED);
   if (cancelled && request.desired() == v1::DESIRED_CANCEL) return Unchanged(found->second);
-  if (IsFinalPhase(old.phase()) && !again) return HasEndedError(old);
+  if (HasEnded(old.phase()) && !again) return HasEndedError(old);
   if (cancelled) {
     return absl::FailedPreconditionError(
         absl::StrCat("job ", old.name(), " is being cancelled, and that is for ever"));
@@ -216,9 +218,9 @@ absl::StatusOr<BoardPlan> JobBoard::Remove(const v1::RemoveJobRequest& request) 
     return plan;
   }
   const v1::Job& job = found->second.record.job;
-  if (!IsFinalPhase(job.phase())) {
+  if (!HasEnded(job.phase())) {
     return absl::FailedPreconditionError(absl::StrCat("job ", job.name(), " has not ended, it is ",
-                                                      NameOfPhase(job.phase()),
+                                                      PhaseName(job.phase()),
                                                       ": cancel it before you remove it"));
   }
   BoardPlan plan = Changed(found->second.record);
@@ -263,7 +265,7 @@ absl::StatusOr<BoardPlan> JobBoard::Claim(const v1::ClaimJobRequest& request) co
     return absl::NotFoundError(absl::StrCat("job ", old.name(), " does not belong to owner ",
                                             JobOwnerOf(request.owner())));
   }
-  if (IsFinalPhase(old.phase())) return HasEndedError(old);
+  if (HasEnded(old.phase())) return HasEndedError(old);
   if (old.driver().driver_nonce() == request.driver_nonce()) {
     BoardPlan plan = Unchanged(*entry);
     plan.renews = true;
@@ -323,12 +325,13 @@ absl::StatusOr<BoardPlan> JobBoard::Report(const v1::ReportJobRequest& request) 
     job.clear_reason();
     durable = true;
   }
-  if (IsFinalPhase(job.phase())) {
+  if (HasEnded(job.phase())) {
     *job.mutable_result() = request.result();
     job.mutable_result()->set_text(request.result().text().substr(0, kMaxResultTextBytes));
-    if (job.phase() == v1::JOB_PHASE_CANCELLED) job.mutable_result()->set_exit_code(kExitCancelled);
+    if (job.phase() == v1::JOB_PHASE_CANCELLED)
+      job.mutable_result()->set_exit_code(static_cast<uint32_t>(ExitCode::kCancelled));
   }
-  const bool ends = request.ended() || IsFinalPhase(job.phase());
+  const bool ends = request.ended() || HasEnded(job.phase());
   if (ends) EndLease(&record, /*expired=*/false);
   if (ends || durable) {
     BoardPlan plan = Changed(std::move(record));

@@ -8,6 +8,7 @@
 #include "eps_server/jobs/job_rules.h"
 #include "eps_server/jobs/testing/board_requests.h"
 #include "gtest/gtest.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -104,7 +105,7 @@ TEST_F(JobBoardTest, RefusesBadSubmissions) {
   }
   cases.push_back({"name", SubmitOf(std::string(64, 'a'))});
   cases.push_back({"config", SubmitOf("a", "")});
-  cases.push_back({"config", SubmitOf("a", std::string(kMaxConfigBytes + 1, 'x'))});
+  cases.push_back({"config", SubmitOf("a", std::string(kMaxJobConfigBytes + 1, 'x'))});
   cases.push_back({"config", SubmitOf("a", std::string("x\0y", 3))});
   cases.push_back({"request_id", SubmitOf("a")});
   cases.back().second.set_request_id(std::string(65, 'x'));
@@ -124,7 +125,7 @@ TEST_F(JobBoardTest, RefusesBadSubmissions) {
     EXPECT_TRUE(absl::StrContains(status.message(), bad.first)) << status;
   }
   EXPECT_EQ(revision(), 0u);
-  EXPECT_TRUE(Submit(SubmitOf(std::string(63, 'a'), std::string(kMaxConfigBytes, 'x'))).ok());
+  EXPECT_TRUE(Submit(SubmitOf(std::string(63, 'a'), std::string(kMaxJobConfigBytes, 'x'))).ok());
 }
 
 TEST_F(JobBoardTest, LimitsItsJobs) {
@@ -144,10 +145,10 @@ TEST_F(JobBoardTest, LimitsItsJobs) {
 }
 
 TEST_F(JobBoardTest, LimitsTheBytesOfConfigurations) {
-  const std::string config(kMaxConfigBytes, 'x');
+  const std::string config(kMaxJobConfigBytes, 'x');
   size_t jobs = 0;
   while (Submit(SubmitOf(absl::StrCat("a", jobs), config)).ok()) ++jobs;
-  EXPECT_EQ(jobs, JobBoard::kMaxTextBytes / kMaxConfigBytes);
+  EXPECT_EQ(jobs, JobBoard::kMaxTextBytes / kMaxJobConfigBytes);
   EXPECT_LT(board_.List(ListOf()).ByteSizeLong(), size_t{16} << 20);
 }
 
@@ -431,14 +432,14 @@ TEST_F(JobBoardTest, KeepsTheLastEvents) {
 }
 
 TEST_F(JobBoardTest, KeepsFewerEventsIfTheyAreLarge) {
-  v1::Job job = *Submit(SubmitOf("a", std::string(kMaxConfigBytes, 'x')));
+  v1::Job job = *Submit(SubmitOf("a", std::string(kMaxJobConfigBytes, 'x')));
   for (int i = 0; i < 600; ++i) {
     job = *Update(job, i % 2 == 0 ? v1::DESIRED_PAUSE : v1::DESIRED_RUN);
   }
   size_t kept = 0;
   while (board_.NextEvent(revision() - kept - 1) != nullptr) ++kept;
-  EXPECT_LE(kept, JobBoard::kMaxEventBytes / kMaxConfigBytes);
-  EXPECT_GT(kept, JobBoard::kMaxEventBytes / kMaxConfigBytes - 3);
+  EXPECT_LE(kept, JobBoard::kMaxEventBytes / kMaxJobConfigBytes);
+  EXPECT_GT(kept, JobBoard::kMaxEventBytes / kMaxJobConfigBytes - 3);
 }
 
 }  // namespace

@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/exit_code.h"
 #include "base/status_macros.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -18,9 +20,11 @@ constexpr size_t kMaxRequestIdBytes = 64;
 constexpr size_t kMaxHostBytes = 255;
 constexpr size_t kNonceDigits = 32;
 constexpr size_t kMaxShownBytes = 80;  // of a line in an error
+constexpr uint32_t kCancelledCode = static_cast<uint32_t>(ExitCode::kCancelled);
 
 // Exit codes of docs/reference/cli.md after which the same job may succeed.
-constexpr uint32_t kRetryCodes[] = {69, 70, 74, 75, 143};
+constexpr ExitCode kRetryCodes[] = {ExitCode::kUnavailable, ExitCode::kInternal, ExitCode::kIo,
+                                    ExitCode::kFenced, ExitCode::kTerminated};
 
 bool IsPrintable(absl::string_view text) {
   return std::none_of(text.begin(), text.end(),
@@ -54,18 +58,9 @@ absl::Status CheckRequestId(const std::string& request_id) {
   return CheckText("request_id", request_id, kMaxRequestIdBytes);
 }
 
-// Checks a DNS label. `field` is the name of the field.
+// `field` is the name of the field.
 absl::Status CheckJobName(absl::string_view field, absl::string_view name) {
-  bool good =
-      !name.empty() && name.size() <= kMaxJobNameBytes && name.front() != '-' && name.back() != '-';
-  for (const char c : name) {
-    good = good && (absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-');
-  }
-  if (good) return absl::OkStatus();
-  return Invalid(field,
-                 absl::StrCat("1 to ", kMaxJobNameBytes,
-                              " characters a-z, 0-9 and \"-\", without \"-\" at either end"),
-                 Shown(name));
+  return IsJobName(name) ? absl::OkStatus() : Invalid(field, kJobNameRule, Shown(name));
 }
 
 absl::Status CheckNonce(absl::string_view field, absl::string_view nonce) {
@@ -76,7 +71,7 @@ absl::Status CheckNonce(absl::string_view field, absl::string_view nonce) {
 }
 
 absl::Status CheckOwner(const std::string& owner) {
-  if (owner.empty() || owner == kAnyDriversJobs) return absl::OkStatus();
+  if (owner.empty() || owner == kServiceOwner) return absl::OkStatus();
   return CheckText("owner", owner, kMaxJobNameBytes);
 }
 
@@ -105,10 +100,10 @@ absl::Status CheckLabels(const google::protobuf::Map<std::string, std::string>& 
 
 // Checks that the result of an end fits its phase.
 absl::Status CheckEnd(const v1::ReportJobRequest& request) {
-  if (!IsFinalPhase(request.phase())) {
+  if (!HasEnded(request.phase())) {
     return request.has_result()
                ? Invalid("result", "none before the end",
-                         absl::StrCat("one with phase ", NameOfPhase(request.phase())))
+                         absl::StrCat("one with phase ", PhaseName(request.phase())))
                : absl::OkStatus();
   }
   const uint32_t code = request.result().exit_code();
@@ -119,8 +114,8 @@ absl::Status CheckEnd(const v1::ReportJobRequest& request) {
     return Invalid("result.exit_code", "1 to 255 of a job that failed", absl::StrCat(code));
   }
   if (request.phase() == v1::JOB_PHASE_CANCELLED && request.has_result() &&
-      code != kExitCancelled) {
-    return Invalid("result.exit_code", absl::StrCat(kExitCancelled, " of a cancelled job"),
+      code != kCancelledCode) {
+    return Invalid("result.exit_code", absl::StrCat(kCancelledCode, " of a cancelled job"),
                    absl::StrCat(code));
   }
   return absl::OkStatus();
@@ -133,8 +128,8 @@ absl::Status CheckSubmission(const v1::SubmitJobRequest& request) {
   EPS_RETURN_IF_ERROR(CheckJobName("name", request.name()));
   EPS_RETURN_IF_ERROR(CheckOwner(request.owner()));
   const std::string& config = request.config();
-  if (config.empty() || config.size() > kMaxConfigBytes) {
-    return Invalid("config", absl::StrCat("1 to ", kMaxConfigBytes, " bytes"),
+  if (config.empty() || config.size() > kMaxJobConfigBytes) {
+    return Invalid("config", absl::StrCat("1 to ", kMaxJobConfigBytes, " bytes"),
                    absl::StrCat(config.size(), " bytes"));
   }
   if (absl::StrContains(config, '\0')) return Invalid("config", "text", "a zero byte");
@@ -194,29 +189,18 @@ absl::Status CheckWatch(const v1::WatchJobsRequest& request) {
   return request.name().empty() ? absl::OkStatus() : CheckJobName("name", request.name());
 }
 
-bool IsFinalPhase(v1::JobPhase phase) {
-  return phase == v1::JOB_PHASE_SUCCEEDED || phase == v1::JOB_PHASE_FAILED ||
-         phase == v1::JOB_PHASE_CANCELLED;
-}
-
 bool MayRunAgain(const v1::Job& job) {
   return job.phase() == v1::JOB_PHASE_FAILED && job.desired() != v1::DESIRED_CANCEL &&
-         std::find(std::begin(kRetryCodes), std::end(kRetryCodes), job.result().exit_code()) !=
-             std::end(kRetryCodes);
+         std::find(std::begin(kRetryCodes), std::end(kRetryCodes),
+                   static_cast<ExitCode>(job.result().exit_code())) != std::end(kRetryCodes);
 }
 
 bool WaitsForDriver(const v1::Job& job) {
-  return !IsFinalPhase(job.phase()) && job.desired() == v1::DESIRED_RUN &&
+  return !HasEnded(job.phase()) && job.desired() == v1::DESIRED_RUN &&
          job.driver().driver_nonce().empty();
 }
 
-std::string NameOfPhase(v1::JobPhase phase) {
-  const std::string& name = v1::JobPhase_Name(phase);
-  constexpr absl::string_view kPrefix = "JOB_PHASE_";
-  return absl::StartsWith(name, kPrefix) ? name.substr(kPrefix.size()) : name;
-}
-
-std::string JobOwnerOf(const std::string& owner) { return owner.empty() ? kAnyDriversJobs : owner; }
+std::string JobOwnerOf(const std::string& owner) { return owner.empty() ? kServiceOwner : owner; }
 
 std::string FirstDifference(const v1::Job& job, const v1::SubmitJobRequest& request) {
   if (job.config() != request.config()) {
@@ -250,11 +234,11 @@ std::string FirstDifference(const v1::Job& job, const v1::SubmitJobRequest& requ
 }
 
 void SettleWithoutDriver(v1::Job* job) {
-  if (IsFinalPhase(job->phase())) return;
+  if (HasEnded(job->phase())) return;
   if (job->desired() == v1::DESIRED_CANCEL) {
     job->set_phase(v1::JOB_PHASE_CANCELLED);
     job->clear_reason();
-    job->mutable_result()->set_exit_code(kExitCancelled);
+    job->mutable_result()->set_exit_code(kCancelledCode);
   } else if (job->desired() == v1::DESIRED_PAUSE) {
     job->set_phase(v1::JOB_PHASE_PAUSED);
   } else if (job->phase() == v1::JOB_PHASE_PAUSED) {

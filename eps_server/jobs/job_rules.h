@@ -14,15 +14,11 @@
 
 namespace eps {
 
-inline constexpr char kAnyDriversJobs[] = "service";  // owner of jobs that any driver may claim
-inline constexpr size_t kMaxJobNameBytes = 63;
-inline constexpr size_t kMaxConfigBytes = size_t{256} << 10;
 inline constexpr int kMaxJobLabels = 64;
 inline constexpr size_t kMaxLabelKeyBytes = 128;
 inline constexpr size_t kMaxLabelValueBytes = 256;
 inline constexpr size_t kMaxResultTextBytes = 1024;  // longer ones are cut
 inline constexpr size_t kMaxCheckpointBytes = 4096;  // of its folder's path
-inline constexpr uint32_t kExitCancelled = 76;
 
 absl::Status CheckSubmission(const v1::SubmitJobRequest& request);
 absl::Status CheckUpdate(const v1::UpdateJobRequest& request);
@@ -33,14 +29,10 @@ absl::Status CheckReport(const v1::ReportJobRequest& request);
 absl::Status CheckListing(const v1::ListJobsRequest& request);
 absl::Status CheckWatch(const v1::WatchJobsRequest& request);
 
-// Returns whether a job in this phase has ended.
-bool IsFinalPhase(v1::JobPhase phase);
 // Returns whether the job failed in a way after which another start may succeed.
 bool MayRunAgain(const v1::Job& job);
 // Returns whether a driver may take the job: it has not ended, RUN is wanted, and it has no driver.
 bool WaitsForDriver(const v1::Job& job);
-// Names the phase for people: "RUNNING".
-std::string NameOfPhase(v1::JobPhase phase);
 
 // Returns the owner that a request names, or that of jobs for any driver.
 std::string JobOwnerOf(const std::string& owner);

@@ -35,9 +35,7 @@ class ComposeTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         cls.podman = podman.Podman(os.path.join(cls.folder, "podman"))
         cls.addClassCleanup(cls.podman.stop)
-        subprocess.run([os.path.join(ROOT, "deploy", "build_images.sh"), "--binaries=" + BINARIES],
-                       env={**cls.podman.environment, "IMAGE_TOOL": "podman"}, check=True,
-                       stdout=subprocess.DEVNULL, timeout=600)
+        cls.podman.build_images(BINARIES)
         cls.undisturbed = cls.train_here()
 
     @classmethod

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 TIMEOUT_SECONDS = 300
 HEALTH_SECONDS = 1
 
@@ -58,6 +59,12 @@ runroot = "%s"
             with open(path(name), "w", encoding="utf-8") as f:
                 f.write(text)
         return {name: path(name) for name in settings}
+
+    def build_images(self, binaries):
+        """Builds the images from programs that are built already."""
+        subprocess.run(["deploy/build_images.sh", "--binaries=" + binaries], cwd=ROOT,
+                       env={**self.environment, "IMAGE_TOOL": "podman"}, check=True,
+                       stdout=subprocess.DEVNULL, timeout=600)
 
     def run(self, *arguments, check=True):
         """Runs podman, and returns its output."""

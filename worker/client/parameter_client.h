@@ -125,9 +125,9 @@ class ParameterClient {
   virtual absl::Status ReportLosses(absl::Span<const PartLossSum> losses) = 0;
 
   // Reports to the lead the hosted parts' losses on held-out data, and what they counted of their
-  // predictions, with the weights of the version
-  // that the last BeginStep returned. Call it before pushing anything in that step; it is also
-  // allowed after a BeginStep that returned done. Waits until the lead has acknowledged it.
+  // predictions, with the weights of the version that the last BeginStep returned. Call it before
+  // pushing anything in that step; it is also allowed after a BeginStep that returned done. Waits
+  // until the lead has acknowledged it.
   virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;
 
   // Starts to fetch a stage into `out`, which must stay valid until the fetch is destroyed. With

@@ -14,6 +14,8 @@
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
 #include "cli/launch/plan.h"
+#include "wire/client_calls.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -23,10 +25,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kConnectTimeout{5};
 constexpr std::chrono::milliseconds kLookPause{200};
 constexpr std::chrono::seconds kMostAway{60};  // for a lead that starts again
-
-bool IsAway(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
-}
 
 std::string WantedName(v1::Desired desired) {
   return std::string(absl::StripPrefix(v1::Desired_Name(desired), "DESIRED_"));

@@ -13,6 +13,8 @@
 #include "base/config/app_arguments.h"
 #include "base/status_macros.h"
 #include "cli/commands/jobs/board.h"
+#include "wire/client_calls.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -72,7 +74,7 @@ class BoardWatch {
       const absl::Status status = FollowOnce();
       if (ended_) return EndOfBoardJob(last_);
       if (absl::IsOutOfRange(status)) continue;  // the board is another one, or too far ahead
-      if (!absl::IsUnavailable(status) && !absl::IsDeadlineExceeded(status)) return status;
+      if (!IsAway(status)) return status;
       if (!away_) std::fprintf(stderr, "waiting: %s\n", std::string(status.message()).c_str());
       away_ = true;
       std::this_thread::sleep_for(kReconnectPause);

@@ -1,6 +1,5 @@
 // `eps submit`: puts a job on the board.
 
-#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -10,7 +9,6 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -19,6 +17,7 @@
 #include "base/status_macros.h"
 #include "cli/commands/jobs/board.h"
 #include "cli/launch/service/submitted_config.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -39,20 +38,13 @@ absl::StatusOr<std::string> ReadJobFile(const std::string& path) {
   return std::string(std::istreambuf_iterator<char>(std::cin), std::istreambuf_iterator<char>());
 }
 
-// A name is also that of a folder and of objects of schedulers: a DNS label.
-bool IsLabel(const std::string& name) {
-  const auto plain = [](char c) { return absl::ascii_islower(c) || absl::ascii_isdigit(c); };
-  return !name.empty() && name.size() <= 63 && plain(name.front()) && plain(name.back()) &&
-         std::all_of(name.begin(), name.end(), [&](char c) { return plain(c) || c == '-'; });
-}
-
 absl::StatusOr<std::string> NameOfJob(const SubmitArguments& given) {
   const bool chosen = !given.name.empty();
   const std::string name = chosen ? given.name : std::filesystem::path(given.file).stem().string();
-  if (IsLabel(name)) return name;
+  if (IsJobName(name)) return name;
   return absl::InvalidArgumentError(absl::StrCat(
-      chosen ? "--name: " : "the name of the file is no name of a job; add --name: ",
-      "expected a-z, 0-9 and - (at most 63, the first and last not -), found \"", name, "\""));
+      chosen ? "--name: " : "the name of the file is no name of a job; add --name: ", "expected ",
+      kJobNameRule, ", found \"", name, "\""));
 }
 
 absl::StatusOr<v1::SubmitJobRequest> RequestOf(const SubmitArguments& given) {

@@ -14,16 +14,14 @@
 #include "gtest/gtest.h"
 #include "wire/channel.h"
 #include "wire/control_client.h"
+#include "wire/testing/answering_control.h"
 
 namespace eps {
 namespace {
 
 // A job in which `first` is the first border at which all shards can stop.
-class GateService final : public v1::Control::Service {
+class GateService final : public AnsweringControl {
  public:
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
-    return grpc::Status::OK;
-  }
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest*,
                          v1::CreateJobReply*) override {
     return grpc::Status::OK;

@@ -19,6 +19,7 @@
 #include "cli/launch/run_config.h"
 #include "cli/launch/service/submitted_config.h"
 #include "cli/launch/siblings.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {

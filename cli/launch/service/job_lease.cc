@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "wire/client_calls.h"
 
 namespace eps {
 namespace {
@@ -24,10 +25,6 @@ std::string Printable(const std::string& text) {
     if (c != '\n' && !absl::ascii_isprint(static_cast<unsigned char>(c))) c = '?';
   }
   return printable;
-}
-
-bool MayPass(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
 }  // namespace
@@ -59,7 +56,7 @@ absl::Status JobLease::Send(v1::ReportJobRequest report) {
 absl::Status JobLease::Report(v1::ReportJobRequest report) {
   const absl::Status status = Send(std::move(report));
   if (status.ok()) return status;
-  if (!MayPass(status)) return absl::AbortedError(status.message());
+  if (!IsAway(status)) return absl::AbortedError(status.message());
   if (Clock::now() < valid_until_) return absl::OkStatus();
   return absl::AbortedError(
       absl::StrCat("the lead has not answered for as long as a lease lasts: ", status.message()));
@@ -71,7 +68,7 @@ absl::Status JobLease::End(v1::ReportJobRequest report) {
   for (;;) {
     const absl::Status status = Send(report);
     if (status.ok()) return status;
-    if (!MayPass(status) || Clock::now() >= valid_until_) {
+    if (!IsAway(status) || Clock::now() >= valid_until_) {
       return absl::AbortedError(status.message());
     }
     std::this_thread::sleep_for(kRetryPause);

@@ -15,6 +15,8 @@
 #include "base/status_macros.h"
 #include "checkpoint/guard/folder_lock.h"
 #include "cli/launch/interrupt.h"
+#include "wire/client_calls.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -41,10 +43,6 @@ std::string HostName() {
 void Pause(std::chrono::milliseconds pause) {
   const auto until = Clock::now() + pause;
   while (Clock::now() < until && !Interrupted()) std::this_thread::sleep_for(kTick);
-}
-
-bool IsAway(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
 }
 
 std::string EndText(const v1::Job& job, const DrivenJob::Result& result) {

@@ -13,19 +13,13 @@
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
 #include "wire/channel.h"
+#include "wire/testing/answering_control.h"
 
 namespace eps {
 namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-class AnsweringControl final : public v1::Control::Service {
- public:
-  grpc::Status Hello(grpc::ServerContext*, const v1::HelloRequest*, v1::HelloReply*) override {
-    return grpc::Status::OK;
-  }
-};
 
 // Answers reports with `status`.
 class ReportingBoard final : public v1::Scheduler::Service {

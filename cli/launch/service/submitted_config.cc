@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "wire/job_terms.h"
 #include "yaml-cpp/yaml.h"
 
 namespace eps {
@@ -61,9 +62,9 @@ absl::Status CheckNames(absl::string_view origin, const YAML::Node& root) {
 }  // namespace
 
 absl::StatusOr<Config> ReadSubmittedConfig(const std::string& yaml, const std::string& origin) {
-  if (yaml.size() > kMaxSubmittedBytes) {
+  if (yaml.size() > kMaxJobConfigBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        origin, ": ", yaml.size(), " bytes; a submitted job has at most ", kMaxSubmittedBytes));
+        origin, ": ", yaml.size(), " bytes; a submitted job has at most ", kMaxJobConfigBytes));
   }
   Config config;
   EPS_RETURN_IF_ERROR(config.MergeYaml(yaml, origin));

@@ -8,9 +8,6 @@
 
 namespace eps {
 
-// The most bytes of the configuration of a job on the board.
-inline constexpr size_t kMaxSubmittedBytes = size_t{256} << 10;
-
 // Reads the configuration of a job on the board. It says what the job computes; machines, folders
 // and addresses are the choice of whoever runs drivers, servers and workers. InvalidArgument, with
 // `origin` and the line, for a key that a submitted job may not set, and for everything that

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "gtest/gtest.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -42,7 +43,7 @@ TEST(SubmittedConfig, NamesKeysOfMachinesAndFolders) {
 }
 
 TEST(SubmittedConfig, HasAtMost256KiB) {
-  const std::string comment = "#" + std::string(kMaxSubmittedBytes, 'x');
+  const std::string comment = "#" + std::string(kMaxJobConfigBytes, 'x');
   EXPECT_TRUE(absl::IsInvalidArgument(ReadSubmittedConfig(comment, "job.yaml").status()));
 }
 
