@@ -34,7 +34,7 @@ std::unique_ptr<rocksdb::Env> InMemory() {
   return std::unique_ptr<rocksdb::Env>(rocksdb::NewMemEnv(rocksdb::Env::Default()));
 }
 
-Files FilesIn(rocksdb::Env* env) {
+Files ReadFiles(rocksdb::Env* env) {
   std::vector<std::string> names;
   EPS_CHECK(env->GetChildren(kFolder, &names).ok());
   Files files;
@@ -48,6 +48,14 @@ Files FilesIn(rocksdb::Env* env) {
     EPS_CHECK_MSG(read.ok(), path << ": " << read.ToString());
     if (!bytes.empty()) files[path] = std::move(bytes);
   }
+  return files;
+}
+
+// Returns the files of one moment, also of an open database. Its threads write and delete files
+// while they are copied, so that only two equal copies in a row are of one moment.
+Files FilesIn(rocksdb::Env* env) {
+  Files files = ReadFiles(env);
+  for (Files next = ReadFiles(env); next != files; next = ReadFiles(env)) files = std::move(next);
   return files;
 }
 
