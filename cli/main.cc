@@ -2,6 +2,7 @@
 // it executes in its place (worker, generate, verify) or starts (train).
 
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,8 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 }  // namespace eps
 
 int main(int argc, char** argv) {
+  // eps-worker starts again without it (worker/main.cc), and loading LibTorch takes half a second.
+  setenv("OMP_WAIT_POLICY", "passive", /*overwrite=*/0);
   const absl::Status status = eps::Run(std::vector<std::string>(argv + 1, argv + argc));
   if (status.ok()) return 0;
   std::fflush(stdout);

@@ -147,8 +147,10 @@ class Server::Impl {
     environment.limits.cut_steps = options.cut_steps;
     environment.limits.cut_ms = options.cut_ms;
     environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
+    environment.left_jobs = [this] { return board_->LeftJobs(); };
     if (storage_ != nullptr) {
       environment.durable = true;
+      environment.discard = [storage = storage_.get()](JobId job) { return storage->Discard(job); };
       environment.remember = [storage = storage_.get()](JobId job,
                                                         const std::vector<std::string>& servers) {
         return storage->Remember(job, servers);

@@ -23,7 +23,7 @@ STEPS = 40
 SETTINGS = {key: value for key, value in small_job.SETTINGS.items()
             if not key.startswith("storage.")}
 SETTINGS.update({"training.steps": STEPS, "training.clip": "exact", "servers.addresses": 2,
-                 "worker.pass_time": "20ms"})
+                 "worker.pass_time": "10ms"})
 
 
 class DefaultStateTest(unittest.TestCase):

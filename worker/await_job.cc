@@ -20,25 +20,29 @@ constexpr std::chrono::seconds kSilence{10};
 
 // Returns what is missing; empty if the worker can join. Other errors than a server that is away
 // are left to the Join, which names them.
-std::string Missing(const std::string& server) {
+std::string Missing(const std::string& server, JobId done) {
   absl::StatusOr<std::unique_ptr<ControlClient>> client =
       ControlClient::Connect({server}, Clock::now() + kLookTimeout);
   const absl::StatusOr<v1::StatusReply> status =
       client.ok() ? (*client)->GetStatus(0, kLookTimeout) : client.status();
   if (IsAway(status.status())) return absl::StrCat("server ", server, " to answer");
-  if (!status.ok() || status->job_id() != 0) return "";
+  if (!status.ok()) return "";
+  if (status->job_id() != 0 && JobId(status->job_id()) == done) {
+    return absl::StrCat("the next job: server ", server, " holds the one that is done");
+  }
+  if (status->job_id() != 0) return "";
   return absl::StrCat("a job: server ", server,
                       " has none yet (eps train --servers=ADDRESSES --workers=0 creates one)");
 }
 
 }  // namespace
 
-absl::Status AwaitJob(const std::string& server, std::chrono::milliseconds timeout,
+absl::Status AwaitJob(const std::string& server, JobId done, std::chrono::milliseconds timeout,
                       const std::function<bool()>& interrupted) {
   const auto start = Clock::now();
   auto say = start;
   for (;;) {
-    const std::string missing = Missing(server);
+    const std::string missing = Missing(server, done);
     if (missing.empty()) return absl::OkStatus();
     if (interrupted())
       return absl::CancelledError(absl::StrCat("interrupted, waiting for ", missing));

@@ -6,14 +6,16 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/ids.h"
 
 namespace eps {
 
-// Waits until `server` answers and holds a job, so that workers and servers that are started by
-// hand may start in any order. Logs what it waits for at most every 10 s. Unavailable, with what
-// was missing and the key, after `timeout`; 0 waits for ever. Cancelled once `interrupted` returns
-// true. Blocks; asks `interrupted` between two looks at the server, each of at most 7 s.
-absl::Status AwaitJob(const std::string& server, std::chrono::milliseconds timeout,
+// Waits until `server` answers and holds a job other than `done`, so that workers and servers that
+// are started by hand may start in any order. A `done` of 0 is no job. Logs what it waits for at
+// most every 10 s. Unavailable, with what was missing and the key, after `timeout`; 0 waits for
+// ever. Cancelled once `interrupted` returns true. Blocks; asks `interrupted` between two looks at
+// the server, each of at most 7 s.
+absl::Status AwaitJob(const std::string& server, JobId done, std::chrono::milliseconds timeout,
                       const std::function<bool()>& interrupted);
 
 }  // namespace eps

@@ -195,14 +195,21 @@ class Worker {
         join_(std::move(join)),
         report_(std::move(report)) {}
 
-  // Waits for the job and runs to its end. Joins again if its state returned to a durable border,
-  // or this worker lost its lease (Aborted).
+  // Waits for the job and runs to its end, and with worker.stay through all later jobs. Joins again
+  // if the job's state returned to a durable border, if this worker lost its lease, or if another
+  // job took the place of this one (Aborted).
   absl::Status Run() {
-    EPS_RETURN_IF_ERROR(AwaitJob(options_.servers[0],
-                                 std::chrono::milliseconds(options_.config.worker.join_timeout_ms),
-                                 interrupted_));
+    const WorkerConfig& config = options_.config.worker;
     for (;;) {
+      const bool has_limit = done_ == JobId(0);  // the next job may be far away
+      EPS_RETURN_IF_ERROR(AwaitJob(
+          options_.servers[0], done_,
+          std::chrono::milliseconds(has_limit ? config.join_timeout_ms : 0), interrupted_));
       const absl::Status status = TrainUntilFenced();
+      if (status.ok() && config.stay) {
+        done_ = job_;
+        continue;
+      }
       if (!absl::IsAborted(status)) return status;
       if (interrupted_()) {
         return absl::CancelledError(absl::StrCat("interrupted; ", status.message()));
@@ -221,6 +228,7 @@ class Worker {
   // A worker that loses its lease so often in a term, without a step between, gives up.
   static constexpr int kMaxFruitlessJoins = 3;
 
+  // Opens the data of the job that was joined, unless they are open.
   absl::Status OpenBatches(const JobSpec& spec);
   // Joins with a new client, which has no residuals and nothing to push, and trains with it.
   absl::Status TrainUntilFenced();
@@ -232,6 +240,8 @@ class Worker {
   const JoinOptions join_;
   const std::unique_ptr<Report> report_;
   MemoryAccount account_;
+  JobId job_{0};             // of the last Join
+  JobId done_{0};            // the last job that came to its end
   Term term_;                // of the last Join
   int fruitless_joins_ = 0;  // joins in term_ since the last step that this worker completed
   std::shared_ptr<const SampleSource> data_;
@@ -268,6 +278,11 @@ absl::Status Worker::TrainUntilFenced() {
   std::unique_ptr<StageRuntime> runtime;  // outlives the client, which reads gradients in it
   EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options_, interrupted_, &account_));
   EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join_));
+  if (job.spec.id() != job_) {
+    job_ = job.spec.id();
+    term_ = Term(0);
+    batches_.reset();
+  }
   fruitless_joins_ = job.term == term_ ? fruitless_joins_ + 1 : 1;
   term_ = job.term;
   if (job.done) {

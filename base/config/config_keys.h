@@ -226,6 +226,8 @@ void WorkerKeys(V* v, WorkerConfig* w) {
          "How long a worker waits for one reply of a server.");
   v->Key("worker.join_timeout", &w->join_timeout_ms, DurationText(),
          "How long a worker waits until its servers answer and hold a job; 0 waits for ever.");
+  v->Key("worker.stay", &w->stay, AnyValue(),
+         "Waits for the servers' next job after one has ended, however long that takes.");
 }
 
 template <class V>

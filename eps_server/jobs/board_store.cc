@@ -22,6 +22,8 @@ std::string EncodeHead(const BoardHead& head) {
   RecordWriter writer;
   writer.U64(head.board);
   writer.U64(head.revision);
+  writer.U32(static_cast<uint32_t>(head.removed.size()));
+  for (const uint64_t id : head.removed) writer.U64(id);
   return std::move(writer).Take();
 }
 
@@ -31,6 +33,10 @@ absl::StatusOr<BoardHead> DecodeHead(absl::string_view record) {
   BoardHead head;
   head.board = reader.U64();
   head.revision = reader.U64();
+  const uint32_t removed = reader.U32();
+  for (uint32_t i = 0; i < removed && i < JobBoard::kMaxRemoved; ++i) {
+    head.removed.push_back(reader.U64());
+  }
   if (!reader.complete()) return DamagedRecord(kHeadKey, "its fields and its size disagree");
   if (head.board == 0) return DamagedRecord(kHeadKey, "its board is 0");
   return head;

@@ -99,14 +99,18 @@ TEST_F(BoardStoreTest, ReadsWhatItWrote) {
 
 TEST_F(BoardStoreTest, ForgetsRemovedJobs) {
   Take(board_->Submit(SubmitOf("a"), 5, 6));
-  const v1::Job job = board_->List(ListOf("a")).jobs(0);
-  Take(board_->Update(UpdateOf(job, v1::DESIRED_CANCEL)));
+  Take(board_->Claim(ClaimOf(1, "a")));
+  v1::ReportJobRequest end = EndOf(board_->List(ListOf("a")).jobs(0), 0);
+  end.set_job_id(9);
+  Take(board_->Report(end));
   Take(board_->Remove(RemoveOf("a")));
   Open();
   ASSERT_TRUE(status_.ok()) << status_;
   EXPECT_TRUE(board_->List(ListOf()).jobs().empty());
-  EXPECT_EQ(board_->head().revision, 3u);
+  EXPECT_EQ(board_->head().revision, 4u);
   EXPECT_EQ(Records(), 1u);
+  ASSERT_EQ(board_->LeftJobs().size(), 1u) << "but its servers may hold it";
+  EXPECT_EQ(board_->LeftJobs()[0].job_id(), 9u);
 }
 
 TEST_F(BoardStoreTest, NamesTheKeyOfADamagedRecord) {

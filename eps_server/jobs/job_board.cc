@@ -106,7 +106,8 @@ BoardPlan JobBoard::Unchanged(const Entry& entry) const {
 BoardPlan JobBoard::Changed(BoardRecord record) const {
   BoardPlan plan;
   plan.durable = true;
-  plan.head = {head_.board, head_.revision + 1};
+  plan.head = head_;
+  ++plan.head.revision;
   plan.record = std::move(record);
   plan.record.job.set_revision(plan.head.revision);
   return plan;
@@ -225,6 +226,9 @@ absl::StatusOr<BoardPlan> JobBoard::Remove(const v1::RemoveJobRequest& request) 
   }
   BoardPlan plan = Changed(found->second.record);
   plan.removes = true;
+  std::vector<uint64_t>& removed = plan.head.removed;
+  if (job.job_id() != 0) removed.push_back(job.job_id());
+  if (removed.size() > kMaxRemoved) removed.erase(removed.begin());
   return plan;
 }
 
@@ -441,6 +445,23 @@ std::vector<JobBoard::Event> JobBoard::TakeProgress() {
     events.push_back(std::make_shared<const v1::JobEvent>(std::move(event)));
   }
   return events;
+}
+
+std::vector<v1::LeftJob> JobBoard::LeftJobs() const {
+  std::map<uint64_t, v1::LeftJob> left;
+  for (const uint64_t id : head_.removed) left[id].set_job_id(id);
+  for (const auto& entry : jobs_) {
+    const v1::Job& job = entry.second.record.job;
+    if (job.job_id() == 0) continue;
+    left.erase(job.job_id());
+    if (!HasEnded(job.phase())) continue;
+    v1::LeftJob& one = left[job.job_id()];
+    one.set_job_id(job.job_id());
+    one.set_keep_state(MayRunAgain(job));
+  }
+  std::vector<v1::LeftJob> all;
+  for (auto& one : left) all.push_back(std::move(one.second));
+  return all;
 }
 
 bool JobBoard::has_leases() const {

@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "eps/v1/scheduler.pb.h"
+#include "eps/v1/shard.pb.h"
 
 namespace eps {
 
@@ -29,6 +30,8 @@ struct BoardRecord {
 struct BoardHead {
   uint64_t board = 0;
   uint64_t revision = 0;
+  // Ids of the jobs that were removed last, as Control knows them; the oldest comes first.
+  std::vector<uint64_t> removed = {};
 };
 
 // An answer of the board that has no effect yet, computed from its present state. Write `head` and
@@ -51,6 +54,7 @@ class JobBoard {
   static constexpr int64_t kLeaseMs = 30'000;
   static constexpr size_t kMaxJobsInWork = 100;  // jobs that have not ended
   static constexpr size_t kMaxJobs = 1000;
+  static constexpr size_t kMaxRemoved = 100;  // ids in BoardHead::removed
   // Configurations and labels of all jobs: a list of them fits one message.
   static constexpr size_t kMaxTextBytes = size_t{8} << 20;
   // The events that are kept for watchers; fewer if they are large.
@@ -86,6 +90,8 @@ class JobBoard {
   // Returns a PROGRESS event for each job whose progress moved since the last call and since its
   // last durable change.
   std::vector<Event> TakeProgress();
+  // Returns the jobs of Control that have ended here or were removed: servers may let them go.
+  std::vector<v1::LeftJob> LeftJobs() const;
   // Returns whether a driver has a lease.
   bool has_leases() const;
   const BoardHead& head() const { return head_; }

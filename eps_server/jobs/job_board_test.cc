@@ -1,5 +1,6 @@
 #include "eps_server/jobs/job_board.h"
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -412,6 +413,46 @@ TEST_F(JobBoardTest, RemovesEndedJobsOnly) {
   EXPECT_EQ(event->kind(), v1::JobEvent::KIND_REMOVED);
   EXPECT_EQ(event->job().uid(), job.uid());
   EXPECT_NE(Submit(SubmitOf("a"))->uid(), job.uid());
+}
+
+TEST_F(JobBoardTest, ServersMayLeaveEndedJobs) {
+  const auto left = [&] {
+    std::map<uint64_t, bool> jobs;  // whether the state stays, by id
+    for (const v1::LeftJob& job : board_.LeftJobs()) jobs[job.job_id()] = job.keep_state();
+    return jobs;
+  };
+  const std::map<std::string, uint64_t> ids = {{"done", 1}, {"failed", 2}, {"lost", 3}, {"on", 4}};
+  for (const auto& [name, id] : ids) {
+    v1::ReportJobRequest created = ReportOf(Driven(name, v1::JOB_PHASE_STARTING));
+    created.set_job_id(id);
+    ASSERT_TRUE(Report(created).ok());
+  }
+  Driven("not-created", v1::JOB_PHASE_STARTING);
+  ASSERT_TRUE(Report(EndOf(Get("not-created"), 64)).ok());
+  EXPECT_TRUE(left().empty());
+  ASSERT_TRUE(Report(EndOf(Get("done"), 0)).ok());
+  ASSERT_TRUE(Report(EndOf(Get("failed"), 64)).ok());
+  ASSERT_TRUE(Report(EndOf(Get("lost"), 69)).ok());
+  EXPECT_EQ(left(), (std::map<uint64_t, bool>{{1, false}, {2, false}, {3, true}}));
+  ASSERT_TRUE(Update(Get("lost"), v1::DESIRED_RUN).ok());
+  ASSERT_TRUE(Take(board_.Remove(RemoveOf("done"))).ok());
+  EXPECT_EQ(left(), (std::map<uint64_t, bool>{{1, false}, {2, false}})) << "lost runs again";
+  // The same job under the same name is no job that was removed.
+  v1::ReportJobRequest again = ReportOf(Driven("done", v1::JOB_PHASE_STARTING));
+  again.set_job_id(1);
+  ASSERT_TRUE(Report(again).ok());
+  EXPECT_EQ(left(), (std::map<uint64_t, bool>{{2, false}}));
+}
+
+TEST_F(JobBoardTest, ForgetsJobsRemovedLongAgo) {
+  for (uint64_t id = 1; id <= JobBoard::kMaxRemoved + 1; ++id) {
+    v1::ReportJobRequest end = EndOf(Driven("a", v1::JOB_PHASE_STARTING), 0);
+    end.set_job_id(id);
+    ASSERT_TRUE(Report(end).ok());
+    ASSERT_TRUE(Take(board_.Remove(RemoveOf("a"))).ok());
+  }
+  EXPECT_EQ(board_.LeftJobs().size(), JobBoard::kMaxRemoved);
+  EXPECT_EQ(board_.LeftJobs().front().job_id(), 2u);
 }
 
 TEST_F(JobBoardTest, KeepsTheLastEvents) {

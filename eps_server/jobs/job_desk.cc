@@ -72,6 +72,10 @@ absl::StatusOr<std::unique_ptr<JobDesk>> JobDesk::Open(Environment environment,
   std::unique_ptr<JobDesk> desk(new JobDesk(std::move(environment), store_or_null));
   const int64_t now = desk->environment_.now_ms();
   EPS_ASSIGN_OR_RETURN(desk->board_, desk->store_.Read(RandomId(desk->environment_.random), now));
+  {
+    MutexLock lock(&desk->left_mu_);
+    desk->left_ = desk->board_->LeftJobs();
+  }
   desk->last_bookmark_ms_ = now;
   desk->StartTimer();
   return desk;
@@ -137,8 +141,21 @@ absl::StatusOr<v1::Job> JobDesk::Apply(const MakePlan& make) {
     return absl::UnavailableError(
         absl::StrCat("the board of jobs could not be written: ", std::string(written.message())));
   }
-  board_->Commit(plan, environment_.now_ms());
+  Commit(plan);
   return plan.record.job;
+}
+
+void JobDesk::Commit(const BoardPlan& plan) {
+  board_->Commit(plan, environment_.now_ms());
+  if (!plan.durable) return;
+  std::vector<v1::LeftJob> left = board_->LeftJobs();
+  MutexLock lock(&left_mu_);
+  left_ = std::move(left);
+}
+
+std::vector<v1::LeftJob> JobDesk::LeftJobs() const {
+  MutexLock lock(&left_mu_);
+  return left_;
 }
 
 void JobDesk::EndLeases() {
@@ -156,7 +173,7 @@ void JobDesk::EndLeases() {
     const v1::Job& job = plan->record.job;
     EPS_LOG_WARN("job " << job.name() << ": its driver on " << job.driver().host()
                         << " was not heard from for " << JobBoard::kLeaseMs / 1000 << " s");
-    board_->Commit(*plan, now);
+    Commit(*plan);
   }
 }
 

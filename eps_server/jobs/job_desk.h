@@ -8,10 +8,12 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/executor.h"
+#include "base/mutex.h"
 #include "eps/v1/scheduler.pb.h"
 #include "eps_server/jobs/board_store.h"
 #include "eps_server/jobs/job_board.h"
@@ -78,6 +80,8 @@ class JobDesk {
 
   // Ends leases that have run out, and tells progress and bookmarks. The timers call it.
   void Tick();
+  // Returns JobBoard::LeftJobs as of the last change. Does not wait for the executor.
+  std::vector<v1::LeftJob> LeftJobs() const EPS_EXCLUDES(left_mu_);
   // Ends all watches and all later ones with `status`.
   void Stop(absl::Status status);
 
@@ -96,6 +100,7 @@ class JobDesk {
   // These run on work_.
   void Do(const MakePlan& make, const std::function<void(absl::StatusOr<v1::Job>)>& done);
   absl::StatusOr<v1::Job> Apply(const MakePlan& make);
+  void Commit(const BoardPlan& plan);
   void EndLeases();
   void DoTick();
   void TellChanges();
@@ -106,6 +111,8 @@ class JobDesk {
 
   const Environment environment_;
   std::atomic<uint64_t> next_watch_{1};
+  mutable Mutex left_mu_;
+  std::vector<v1::LeftJob> left_ EPS_GUARDED_BY(left_mu_);
   Sequence work_;
 
   // Used on work_.

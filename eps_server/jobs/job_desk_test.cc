@@ -226,6 +226,21 @@ TEST_F(JobDeskTest, TicksEndLeases) {
   EXPECT_EQ(Claim(2, "a").driver().generation(), 2u);
 }
 
+TEST_F(JobDeskTest, SaysWhichJobsAreOver) {
+  ASSERT_TRUE(Submit("a").ok());
+  v1::ReportJobRequest created = ReportOf(Claim(1, "a"));
+  created.set_job_id(7);
+  const auto reported = Ask(&JobDesk::Report, created);
+  ASSERT_TRUE(reported.ok()) << reported.status();
+  ASSERT_TRUE(Ask(&JobDesk::Update, UpdateOf(reported->job(), v1::DESIRED_CANCEL)).ok());
+  EXPECT_TRUE(desk_->LeftJobs().empty()) << "its driver may still work on it";
+  Tick(JobBoard::kLeaseMs);
+  ASSERT_EQ(desk_->LeftJobs().size(), 1u);
+  Open();
+  ASSERT_EQ(desk_->LeftJobs().size(), 1u) << "after a restart";
+  EXPECT_EQ(desk_->LeftJobs()[0].job_id(), 7u);
+}
+
 TEST_F(JobDeskTest, ALeaseIsOverWithoutATick) {
   ASSERT_TRUE(Submit("a").ok());
   const v1::Job job = Claim(1, "a");

@@ -69,6 +69,11 @@ absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
   return absl::AlreadyExistsError(text);
 }
 
+bool Has(const std::vector<v1::LeftJob>& left, JobId job) {
+  return std::any_of(left.begin(), left.end(),
+                     [&](const v1::LeftJob& one) { return JobId(one.job_id()) == job; });
+}
+
 bool Matches(const JobShell& job, const JobSpec& spec, const std::vector<std::string>& servers,
              uint32_t shard) {
   return job.id() == spec.id() && job.servers() == servers && job.shard() == ShardId(shard);
@@ -189,6 +194,20 @@ void JobHost::Retire(const absl::Status& why) {
   EPS_LOG_INFO("job \"" << job->spec().name << "\" is discarded: " << why.ToString());
   peers_->CloseLink();
   job->CloseStreams(why);
+  retired_ = job->lifetime();
+}
+
+std::vector<v1::LeftJob> JobHost::LeftJobs() const {
+  return environment_.left_jobs ? environment_.left_jobs() : std::vector<v1::LeftJob>();
+}
+
+void JobHost::Discard(const std::vector<v1::LeftJob>& left, JobId but) const {
+  if (!environment_.durable) return;
+  for (const v1::LeftJob& one : left) {
+    if (one.keep_state() || JobId(one.job_id()) == but) continue;
+    const absl::Status discarded = environment_.discard(JobId(one.job_id()));
+    if (!discarded.ok()) EPS_LOG_WARN("the state of a job that has ended stays: " << discarded);
+  }
 }
 
 void JobHost::WhenRetiredIsGone(std::function<void()> then, int attempts) {
@@ -246,9 +265,16 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
 
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
-    return done(OtherJob(*existing, *spec, *servers, 0, environment_.durable));
+    if (!Has(LeftJobs(), existing->id())) {
+      return done(OtherJob(*existing, *spec, *servers, 0, environment_.durable));
+    }
+    existing.reset();
+    Retire(absl::AbortedError("it has ended, and another job takes its place"));
+    return WhenRetiredIsGone(
+        [this, request, deadline, done] { DoCreate(request, deadline, done); });
   }
   if (existing == nullptr) {
+    Discard(LeftJobs(), spec->id());
     auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1));
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
@@ -285,6 +311,7 @@ void JobHost::PrepareShards(Clock::time_point deadline) {
     for (const std::string& server : job->servers()) request.add_servers(server);
     request.set_shard(shard);
     request.set_term(1);
+    for (const v1::LeftJob& one : LeftJobs()) *request.add_left_jobs() = one;
     peers_->Prepare(job->servers()[shard], std::move(request), deadline - kReplyMargin,
                     [this, creation, shard](absl::StatusOr<v1::PrepareJobReply> reply) {
                       admission_.Post([this, creation, shard, status = reply.status()] {
@@ -316,7 +343,6 @@ void JobHost::OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t sha
   }
   if (!was_ready && creation->job->untouched() && job() == creation->job) {
     Retire(first);
-    retired_ = creation->job->lifetime();
   }
   for (Created& waiter : creation->waiters) waiter(first);
 }
@@ -348,18 +374,19 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
   }
   status = CheckPeers(*servers, shard);
   if (!status.ok()) return done(status);
+  const std::vector<v1::LeftJob> left(request.left_jobs().begin(), request.left_jobs().end());
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, shard)) {
     // A lead holds one job at a time, so it has discarded the job that it prepared here before.
-    const bool gives_way =
-        !existing->is_lead() && existing->untouched() && existing->servers()[0] == servers->front();
+    const bool gives_way = !existing->is_lead() && existing->servers()[0] == servers->front() &&
+                           (existing->untouched() || Has(left, existing->id()));
     if (!gives_way) return done(OtherJob(*existing, *spec, *servers, shard, environment_.durable));
-    Retire(absl::AbortedError("the lead prepares another job"));
-    retired_ = existing->lifetime();
     existing.reset();
+    Retire(absl::AbortedError("the lead prepares another job"));
     return WhenRetiredIsGone([this, request, done] { DoPrepare(request, done); });
   }
   if (existing == nullptr) {
+    Discard(left, spec->id());
     const Term term(std::max<uint64_t>(request.term(), 1));
     auto created = Make(*std::move(spec), *std::move(servers), ShardId(shard), term);
     if (!created.ok()) return done(created.status());

@@ -41,7 +41,8 @@ class PeerCaller {
 //
 // A job without any state is discarded on the lead when a shard refuses its part, and on another
 // shard when the same lead prepares a different job. A user can thus correct a spec without
-// restarting the servers. Any other job stays until the process ends.
+// restarting the servers. A job that has ended on the lead's board stays until the lead gets another
+// one, which takes its place on all shards. Any other job stays until the process ends.
 class JobHost {
  public:
   using Clock = TimerQueue::Clock;
@@ -98,6 +99,10 @@ class JobHost {
   // Checks that this server, as `shard`, may connect to the servers that it has to call: the lead
   // to all others, another shard to the lead. Errors as PeerCaller::CheckPeer.
   absl::Status CheckPeers(const std::vector<std::string>& servers, uint32_t shard) const;
+  // Returns the jobs that this server may let go as a lead.
+  std::vector<v1::LeftJob> LeftJobs() const;
+  // Removes the durable state of jobs that will not run again, except that of `but`.
+  void Discard(const std::vector<v1::LeftJob>& left, JobId but) const;
   // Creates a job and installs it. If that fails, `retired_` tracks the memory of the failed job.
   absl::StatusOr<std::shared_ptr<JobShell>> Make(JobSpec spec, std::vector<std::string> servers,
                                                  ShardId shard, Term term);
@@ -105,7 +110,7 @@ class JobHost {
   void Install(std::shared_ptr<JobShell> job);
   // Gives up the current job, and returns it.
   std::shared_ptr<JobShell> Drop() EPS_EXCLUDES(mu_);
-  // Drops an untouched job and closes its link and streams with `why`.
+  // Drops the job and closes its link and streams with `why`; retired_ tracks its memory.
   void Retire(const absl::Status& why);
   // Calls `then` once the memory of the retired job is free, or after about ten seconds anyway.
   void WhenRetiredIsGone(std::function<void()> then, int attempts = 0);

@@ -13,6 +13,7 @@
 #include "base/executor.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"
+#include "eps/v1/shard.pb.h"
 #include "eps_server/core/shard_core.h"
 #include "eps_server/shell/job_part.h"
 #include "eps_server/shell/peer_mailbox.h"
@@ -46,6 +47,10 @@ struct ShellEnvironment {
   bool durable = false;  // new_backend makes durable backends, whose cuts also hold residuals
   // Records that the server reopens this job when it starts again. Set if `durable`.
   std::function<absl::Status(JobId, const std::vector<std::string>& servers)> remember;
+  // Returns the jobs that this server, as a lead, lets go when it gets another one. May be null.
+  std::function<std::vector<v1::LeftJob>()> left_jobs;
+  // Removes the state of a job that is not open; OK if there is none. Set if `durable`.
+  std::function<absl::Status(JobId)> discard;
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Factories; tests replace them.

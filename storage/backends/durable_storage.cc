@@ -102,6 +102,12 @@ absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>&
   return Catalogue(store_.get()).SetServed({job, servers});
 }
 
+absl::Status DurableStorage::Discard(JobId job) {
+  Catalogue catalogue(store_.get());
+  const absl::Status removed = eps::RemoveJob(&catalogue, disk_.get(), options_.path, job);
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
+}
+
 // A job has no state if another server refused it or if its process died early.
 absl::StatusOr<uint64_t> DurableStorage::TidyUp(JobId but) {
   Catalogue catalogue(store_.get());

@@ -88,6 +88,9 @@ class DurableStorage {
   // Makes `job`, which has a backend here, the job that Served returns.
   absl::Status Remember(JobId job, const std::vector<std::string>& servers);
 
+  // Removes a job that has no backend here, as RemoveJob of storage/cuts/job_folders.h does. OK if
+  // there is none.
+  absl::Status Discard(JobId job);
   // Returns the backend of NewNvmeBackend or NewDurableDramBackend, by StorageOptions::kind. First
   // removes jobs of the directory that never had a state and the remains of interrupted creations,
   // and moves job folders that the catalogue does not name to lost+found. If the disk is full, the

@@ -19,6 +19,7 @@ import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 
 BINARIES = TOOLS = None
 COMPOSE_FILE = os.path.join(ROOT, "deploy", "compose", "compose.yaml")
+BOARD_FILE = os.path.join(ROOT, "deploy", "compose", "board.yaml")
 JOB = os.path.join(ROOT, "deploy", "compose", "job.yaml")
 DATA = [os.path.join(ROOT, "docs", name) for name in ("protocol.md", "durability.md",
                                                       "planning.md")]
@@ -29,6 +30,8 @@ MAX_SERVER_IMAGE_BYTES = 60e6
 
 
 class ComposeTest(unittest.TestCase):
+    files = (COMPOSE_FILE,)
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="eps-compose-")
@@ -43,14 +46,16 @@ class ComposeTest(unittest.TestCase):
         """Returns the outcome of the job on this machine, without containers."""
         out, eps = os.path.join(cls.folder, "here"), os.path.join(BINARIES, "eps")
         subprocess.run([eps, "train", "--config=" + JOB, "--data.path=" + ",".join(DATA),
-                        "--servers=2", "--workers=2", "--out=" + out], check=True,
+                        "--servers=2", "--workers=2", "--worker.threads=1", "--out=" + out],
+                       check=True,
                        stdout=subprocess.DEVNULL, timeout=600)
         return small_job.outcome(eps, out, STEPS)
 
-    def compose(self, *arguments):
+    def compose(self, *arguments, given=""):
+        files = [flag for file in self.files for flag in ("-f", file)]
         done = subprocess.run(
-            [os.path.join(TOOLS, "docker-compose"), "-f", COMPOSE_FILE, *arguments],
-            env=self.podman.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            [os.path.join(TOOLS, "docker-compose"), *files, *arguments],
+            env=self.podman.environment, input=given, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=600, check=False)
         if done.returncode != 0:
             raise AssertionError("docker compose %s ended with %d:\n%s\n%s" % (
@@ -67,17 +72,17 @@ class ComposeTest(unittest.TestCase):
         listed = json.loads(self.podman.run("ps", "--all", "--format=json"))
         return {each["Labels"]["com.docker.compose.service"]: each["Names"][0] for each in listed}
 
-    def steps(self):
-        """Returns the number of steps in metrics.jsonl of the output volume."""
+    def steps(self, folder="."):
+        """Returns the number of steps in metrics.jsonl of a folder of the output volume."""
         volume = json.loads(self.podman.run("volume", "inspect", "eps_out"))[0]["Mountpoint"]
         try:
-            with open(os.path.join(volume, "metrics.jsonl"), encoding="utf-8") as f:
+            with open(os.path.join(volume, folder, "metrics.jsonl"), encoding="utf-8") as f:
                 return f.read().count("\n")
         except OSError:
             return 0
 
-    def wait_for_steps(self, steps):
-        podman.wait_for("step %d" % steps, lambda: self.steps() >= steps)
+    def wait_for_steps(self, steps, folder="."):
+        podman.wait_for("step %d" % steps, lambda: self.steps(folder) >= steps)
 
     def wait_for_the_end(self):
         driver = self.containers()["driver"]
@@ -86,10 +91,10 @@ class ComposeTest(unittest.TestCase):
                 self.podman.inspect(driver)["State"]))
         self.assertEqual(state["ExitCode"], 0, self.logs())
 
-    def result(self):
+    def result(self, folder="/out"):
         """Returns the outcome of the run, copied out of the driver's volume."""
         out = tempfile.mkdtemp(dir=self.folder)
-        self.compose("cp", "driver:/out/.", out)
+        self.compose("cp", "driver:%s/." % folder, out)
         return small_job.outcome(os.path.join(BINARIES, "eps"), out, STEPS)
 
     def assert_nothing_is_left(self):
@@ -161,6 +166,31 @@ class ComposeTest(unittest.TestCase):
         self.compose("up", "--detach", "--wait", "--wait-timeout=180")
         self.wait_for_the_end()
         self.assertEqual(self.result(), self.undisturbed)
+
+    def test_jobs_on_the_board_run_one_after_the_other(self):
+        self.files = (COMPOSE_FILE, BOARD_FILE)
+        self.up()
+
+        def eps(*arguments, given=""):
+            return self.compose("exec", "-T", "driver", "/usr/bin/eps", *arguments,
+                                "--servers=server-0:50151,server-1:50151", given=given)
+
+        def wait_for_success(name):
+            podman.wait_for("the end of " + name, lambda: json.loads(
+                eps("job", "show", name, "--json"))["phase"] == "SUCCEEDED")
+
+        with open(JOB, encoding="utf-8") as f:
+            job = f.read()
+        eps("submit", "-f", "/etc/eps/job.yaml", "--name=first")
+        eps("submit", "-f", "-", "--name=second", given=job.replace("steps: 300", "steps: 40"))
+        self.wait_for_steps(STEPS_BETWEEN_KILLS, "first")
+        self.podman.kill_process(self.containers()["driver"])
+        wait_for_success("first")
+        self.assertEqual(self.result("/out/first"), self.undisturbed)
+        wait_for_success("second")
+        self.assertEqual(self.steps("second"), 40)
+        self.compose("down", "--volumes")
+        self.assert_nothing_is_left()
 
 
 if __name__ == "__main__":

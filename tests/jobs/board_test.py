@@ -4,6 +4,7 @@ undisturbed `eps train`.
 
 Argument: the path of eps."""
 
+import glob
 import json
 import os
 import shutil
@@ -165,22 +166,37 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(self.processes[2].wait(timeout=TIMEOUT_SECONDS), 0, self.said())
         self.assertIn("first ", self.eps("job", "ls"))
         self.eps("job", "watch", "first")
-        # Its servers hold it until they start without it; then they have room for another one.
-        self.drive("--once")
-        self.submit("second", model="gpt2", **{"training.seed": 5})
-        self.wait_until(lambda: "second: queued again" in text_of(self.folder + "/driver.log"),
-                        "no room")
-        self.assertEqual(self.job("second")["phase"], "QUEUED")
-        for i in range(2):
-            self.servers[i].kill()
-            self.servers[i].wait()
-            self.servers[i] = self.serve(i, "--storage.reopen=false")
-        self.work(model="gpt2")
-        self.assertEqual(self.wait_for_end("second")["phase"], "SUCCEEDED", self.said())
         # The folder of a removed job stays, and the name is free again.
         self.eps("job", "rm", "first")
         self.eps("job", "show", "first", code=NO_INPUT)
         self.assertTrue(os.path.isdir(job["checkpoint"]))
+
+    def states(self, i):
+        """Returns the folders of the jobs whose state a server has."""
+        return sorted(glob.glob("%s/server-%d/job-*" % (self.folder, i)))
+
+    def test_servers_take_one_job_after_another(self):
+        self.drive()
+        worker = self.work("--worker.stay", model="gpt2")
+        self.submit("first", model="gpt2", **{"training.seed": 5})
+        self.assertEqual(self.wait_for_end("first")["phase"], "SUCCEEDED", self.said())
+        states = [self.states(i) for i in range(2)]
+        self.submit("second", model="gpt2")
+        self.check_outcome("second", model="gpt2")
+        for i in range(2):
+            self.assertEqual(len(self.states(i)), 1, "the state of a job that is over goes")
+            self.assertNotEqual(self.states(i), states[i])
+        # The board remembers that a removed job is over, and its servers let it go, too.
+        self.eps("job", "rm", "second")
+        for i in range(2):
+            self.servers[i].kill()
+            self.servers[i].wait()
+            self.servers[i] = self.serve(i)
+        self.submit("third", **{"training.seed": 6})
+        self.assertEqual(self.wait_for_end("third")["phase"], "SUCCEEDED", self.said())
+        self.assertEqual([len(self.states(i)) for i in range(2)], [1, 1])
+        worker.send_signal(signal.SIGTERM)
+        self.assertEqual(worker.wait(timeout=TIMEOUT_SECONDS), TERMINATED, self.said())
 
     def test_another_driver_continues_after_a_kill(self):
         driver = self.drive()
@@ -225,7 +241,7 @@ class BoardTest(unittest.TestCase):
         self.eps("job", "cancel", "queued", "--wait")
         self.assertEqual(self.job("queued")["exit_code"], CANCELLED)
         self.drive()
-        self.work(SLOW)
+        self.work(SLOW, "--worker.stay")
         self.submit("running")
         self.wait_for_step("running", 3)
         self.assertIn("CANCELLED", self.eps("job", "cancel", "running", "--wait"))
@@ -234,6 +250,8 @@ class BoardTest(unittest.TestCase):
         self.assertLess(job["step"], STEPS)
         self.submit("running", "--wait", code=CANCELLED)
         self.eps("job", "resume", "running", code=65)
+        self.submit("later")
+        self.check_outcome("later")
 
     def test_a_name_belongs_to_one_job(self):
         first = json.loads(self.submit("same", "--json"))
