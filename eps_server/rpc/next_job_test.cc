@@ -136,7 +136,7 @@ TEST_F(NextJobTest, TakesThePlaceOfOneThatEnded) {
   }
 }
 
-TEST_F(NextJobTest, AJobThatMayRunAgainKeepsItsState) {
+TEST_F(NextJobTest, RestartableJobsKeepTheirState) {
   Drive("first");
   End(69);
   Drive("second");

@@ -41,8 +41,8 @@ class PeerCaller {
 //
 // A job without any state is discarded on the lead when a shard refuses its part, and on another
 // shard when the same lead prepares a different job. A user can thus correct a spec without
-// restarting the servers. A job that has ended on the lead's board stays until the lead gets another
-// one, which takes its place on all shards. Any other job stays until the process ends.
+// restarting the servers. A job that has ended on the lead's board stays until the lead gets
+// another one, which takes its place on all shards. Any other job stays until the process ends.
 class JobHost {
  public:
   using Clock = TimerQueue::Clock;

@@ -107,6 +107,14 @@ class ComposeTest(unittest.TestCase):
         self.addCleanup(self.compose, "down", "--volumes", "--timeout=1")
         self.compose("up", "--detach", "--wait", "--wait-timeout=180")
 
+    def kill(self, service):
+        """Kills the process of a container, and waits until there is another one."""
+        name = self.containers()[service]
+        before = self.podman.inspect(name)["State"]["Pid"]
+        self.podman.kill_process(name)
+        podman.wait_for(service + " to run again", lambda: self.podman.inspect(name)[
+            "State"]["Pid"] not in (0, before))
+
     def test_images_hold_no_more_than_they_need(self):
         sizes = {}
         for name in ("eps-server", "eps-worker"):
@@ -144,11 +152,7 @@ class ComposeTest(unittest.TestCase):
         self.up()
         for service in SERVICES:
             self.wait_for_steps(self.steps() + STEPS_BETWEEN_KILLS)
-            name = self.containers()[service]
-            before = self.podman.inspect(name)["State"]["Pid"]
-            self.podman.kill_process(name)
-            podman.wait_for(service + " to run again", lambda: self.podman.inspect(name)[
-                "State"]["Pid"] not in (0, before))
+            self.kill(service)
         self.assertLess(self.steps(), STEPS, "all kills hit the run")
         self.wait_for_the_end()
         self.assertEqual(self.result(), self.undisturbed)
@@ -184,7 +188,7 @@ class ComposeTest(unittest.TestCase):
         eps("submit", "-f", "/etc/eps/job.yaml", "--name=first")
         eps("submit", "-f", "-", "--name=second", given=job.replace("steps: 300", "steps: 40"))
         self.wait_for_steps(STEPS_BETWEEN_KILLS, "first")
-        self.podman.kill_process(self.containers()["driver"])
+        self.kill("driver")
         wait_for_success("first")
         self.assertEqual(self.result("/out/first"), self.undisturbed)
         wait_for_success("second")

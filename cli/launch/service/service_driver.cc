@@ -52,7 +52,8 @@ std::string EndText(const v1::Job& job, const DrivenJob::Result& result) {
     case DrivenJob::Outcome::kStopped:
       return absl::StrCat("job ", job.name(), ": left to the next driver");
     case DrivenJob::Outcome::kNoRoom:
-      return absl::StrCat("job ", job.name(), ": queued again, as its servers hold another job that has ",
+      return absl::StrCat("job ", job.name(),
+                          ": queued again, as its servers hold another job that has ",
                           "not ended on the board: ", result.text);
     case DrivenJob::Outcome::kLost:
       return absl::StrCat("job ", job.name(), ": lost the lease, and stopped its run (",
