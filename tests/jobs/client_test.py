@@ -168,7 +168,8 @@ class ClientTest(unittest.TestCase):
 
     def test_a_job_trains_and_is_followed(self):
         model, data = small_job.write_inputs(self.folder)
-        self.start("driver", "--servers=" + self.address, "--out=" + self.folder + "/jobs", "--once")
+        self.start("driver", "--servers=" + self.address, "--out=" + self.folder + "/jobs",
+                   "--once")
         self.start("worker", "--servers=" + self.address, "--data=" + data, "--worker.threads=1",
                    "--worker.pass_time=10ms")
         self.board.submit("first", {"model": {"path": model}, "data": {"path": data},
@@ -192,7 +193,8 @@ class ClientTest(unittest.TestCase):
             self.assertIn(shown, code)
             code = code.replace(shown, ours)
         shutil.copy("docs/guides/python.md", os.path.join(TMP, "README.md"))
-        self.start("driver", "--servers=" + self.address, "--out=" + self.folder + "/jobs", "--once")
+        self.start("driver", "--servers=" + self.address, "--out=" + self.folder + "/jobs",
+                   "--once")
         self.start("worker", "--servers=" + self.address, "--data=README.md", "--worker.threads=1")
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
                               timeout=120, check=True).stdout.splitlines()
