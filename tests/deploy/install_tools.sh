@@ -5,12 +5,13 @@
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, docker-compose, helm, kubeconform, schemas; default all. FOLDER keeps them for the
-# next run.
+# NAME: podman, slurm, docker-compose, helm, kubeconform, schemas; default all. FOLDER keeps them
+# for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml
   python3-grpcio)
+readonly slurm_packages=(slurmctld slurmd slurm-client munge)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
@@ -29,17 +30,21 @@ module_folder() {
     python3 -c 'import json, sys; print(json.load(sys.stdin)["Dir"])')
 }
 
-install_podman() {
-  if ! dpkg-query --show "${packages[@]}" >/dev/null 2>&1; then
-    say "installing ${packages[*]}"
+# install_packages NAME...: installs packages of Debian, unless they are there.
+install_packages() {
+  if ! dpkg-query --show "$@" >/dev/null 2>&1; then
+    say "installing $*"
     apt-get -qq update </dev/null
     DEBIAN_FRONTEND=noninteractive apt-get -qq -y --no-install-recommends install \
-      "${packages[@]}" </dev/null >"$work/apt.log" 2>&1 || {
+      "$@" </dev/null >"$work/apt.log" 2>&1 || {
       tail -n 30 "$work/apt.log" >&2
       fail "apt-get install failed"
     }
   fi
 }
+
+install_podman() { install_packages "${packages[@]}"; }
+install_slurm() { install_packages "${slurm_packages[@]}"; }
 
 # The module of compose replaces nothing, but its program has no path that "go install" takes.
 install_docker-compose() {
@@ -66,12 +71,12 @@ install_schemas() {
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman docker-compose helm kubeconform schemas
+(($# > 0)) || set -- podman slurm docker-compose helm kubeconform schemas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
-  if [[ $name != podman && -e $tools/$name ]]; then continue; fi
-  if [[ $name != podman ]]; then
+  if [[ $name != podman && $name != slurm ]]; then
+    if [[ -e $tools/$name ]]; then continue; fi
     command -v go >/dev/null || fail "go is missing; install Go 1.21 or newer"
     say "building $name"
   fi
