@@ -99,6 +99,14 @@ absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Des
       absl::StrCat(last.message(), "; others changed the job ", kMaxUpdates, " times meanwhile"));
 }
 
+absl::StatusOr<v1::Job> SchedulerClient::Checkpoint(const std::string& name) {
+  v1::CheckpointJobRequest request;
+  request.set_name(name);
+  EPS_ASSIGN_OR_RETURN(v1::CheckpointJobReply reply, Call(&v1::Scheduler::Stub::CheckpointJob,
+                                                          "CheckpointJob", std::move(request)));
+  return std::move(*reply.mutable_job());
+}
+
 absl::Status SchedulerClient::Remove(const std::string& name) {
   v1::RemoveJobRequest request;
   request.set_name(name);

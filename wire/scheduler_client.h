@@ -34,6 +34,8 @@ class SchedulerClient {
   absl::StatusOr<v1::Job> Get(const std::string& name);
   // Sets what is wanted of a job; reads it again and repeats when somebody else changed it.
   absl::StatusOr<v1::Job> Update(const std::string& name, v1::Desired desired);
+  // Wants a checkpoint; the job says which one (checkpoint_wanted).
+  absl::StatusOr<v1::Job> Checkpoint(const std::string& name);
   absl::Status Remove(const std::string& name);
   absl::StatusOr<v1::ClaimJobReply> Claim(v1::ClaimJobRequest request);
   absl::StatusOr<v1::ReportJobReply> Report(v1::ReportJobRequest request);

@@ -73,6 +73,7 @@ class TrainRun final : public DriverHost {
   bool WorkersEnded() override { return cluster_->WorkersEnded(); }
   const std::string& log_folder() const override { return log_folder_; }
   bool Interrupted() const override { return eps::Interrupted(); }
+  bool TakeSaveRequest() override { return eps::TakeSaveRequest(); }
   void OnRecord(const v1::StepRecord& record) override {
     if (!record.has_evaluation()) cluster_->OnStep();
     plan_check_.OnRecord(record);
@@ -287,6 +288,7 @@ void PrintWandbRun(const std::string& folder) {
 
 absl::Status RunTrain(const RunConfig& given) {
   HandleInterrupts();
+  HandleSaveRequests();
   RunConfig run = given;
   std::unique_ptr<OutputFolder> output;
   if (NeedsExport(run.config)) {

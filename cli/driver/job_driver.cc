@@ -132,7 +132,8 @@ absl::Status JobDriver::Start(const std::vector<std::string>& addresses,
 absl::Status JobDriver::SetGate(uint64_t border) {
   if (stopping_) return gate_.SetFrom(border + 1, client_.get());
   if (EndsEarly()) return gate_.Hold(border, client_.get());
-  return gate_.SetAfter(border, step_, client_.get());
+  EPS_RETURN_IF_ERROR(gate_.SetAfter(border, step_, client_.get()));
+  return gate_.requested() > border ? gate_.SaveFrom(border + 1, client_.get()) : absl::OkStatus();
 }
 
 absl::Status JobDriver::Follow() {
@@ -194,6 +195,7 @@ absl::Status JobDriver::FollowSteps() {
       EPS_RETURN_IF_ERROR(OnQuiet(&watch));
     }
     if (host_->Interrupted() && !stopping_) EPS_RETURN_IF_ERROR(StopAtNextBorder());
+    if (host_->TakeSaveRequest() && !stopping_) EPS_RETURN_IF_ERROR(SaveAtNextBorder());
     if (stopping_ && step_ >= gate_.border()) return absl::OkStatus();
   }
   if (evaluated == 0 || stopping_) return absl::OkStatus();
@@ -302,6 +304,16 @@ absl::Status JobDriver::StopAtNextBorder() {
   stopping_ = true;
   ExtendPatience();
   return gate_.SetFrom(step_ + 1, client_.get());
+}
+
+absl::Status JobDriver::SaveAtNextBorder() {
+  if (job_.out().empty()) {
+    Print("note: checkpoint.dir is empty, so no checkpoint is written\n");
+    return absl::OkStatus();
+  }
+  // The last step has a checkpoint anyway.
+  if (step_ + 1 >= job_.spec.training.steps) return absl::OkStatus();
+  return gate_.SaveFrom(step_ + 1, client_.get());
 }
 
 // Checks processes, deadlines and the connection while no record arrives. An error ends the run.

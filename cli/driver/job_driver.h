@@ -36,6 +36,8 @@ class DriverHost {
   virtual const std::string& log_folder() const = 0;
   // Returns whether the run should stop after the current step.
   virtual bool Interrupted() const = 0;
+  // Returns true once after somebody asked for a checkpoint at the next border.
+  virtual bool TakeSaveRequest() = 0;
   // Receives every record of a step or of an evaluation.
   virtual void OnRecord(const v1::StepRecord& record) = 0;
 };
@@ -111,6 +113,7 @@ class JobDriver {
   absl::Status OnQuiet(StepWatch* watch);
   absl::Status AwaitEvaluation(StepWatch* watch);
   absl::Status StopAtNextBorder();
+  absl::Status SaveAtNextBorder();
   void ExtendPatience();
   bool Evaluating() const;
   // Returns whether another program holds the job before the border of this run's gate, to save it.

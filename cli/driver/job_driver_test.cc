@@ -58,6 +58,7 @@ class NoProcesses final : public DriverHost {
   bool WorkersEnded() override { return false; }
   const std::string& log_folder() const override { return log_folder_; }
   bool Interrupted() const override { return false; }
+  bool TakeSaveRequest() override { return false; }
   void OnRecord(const v1::StepRecord&) override {}
 
  private:

@@ -12,6 +12,7 @@ namespace {
 
 std::atomic<int> first_signal{0};
 std::atomic<bool> graceful{false};
+std::atomic<bool> save_requested{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "the handler uses them");
 
@@ -25,6 +26,8 @@ void OnSignal(int signal) {
   KillAllChildren();
   _exit(static_cast<int>(CodeOf(signal)));
 }
+
+void OnSaveRequest(int) { save_requested.store(true); }
 
 }  // namespace
 
@@ -40,6 +43,16 @@ void HandleInterrupts() {
 void SetGraceful(bool value) { graceful.store(value); }
 
 bool Interrupted() { return first_signal.load() != 0; }
+
+void HandleSaveRequests() {
+  struct sigaction action = {};
+  action.sa_handler = OnSaveRequest;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGUSR1, &action, nullptr);
+}
+
+bool TakeSaveRequest() { return save_requested.exchange(false); }
 
 ExitCode InterruptCode() { return CodeOf(first_signal.load()); }
 

@@ -15,6 +15,11 @@ bool Interrupted();
 // for SIGTERM. REQUIRES Interrupted().
 ExitCode InterruptCode();
 
+// Makes SIGUSR1 a wish for a checkpoint. Without it, the signal ends the process.
+void HandleSaveRequests();
+// Returns true once after one or more such signals.
+bool TakeSaveRequest();
+
 }  // namespace eps
 
 #endif  // EPS_CLI_LAUNCH_INTERRUPT_H_

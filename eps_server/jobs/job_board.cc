@@ -1,5 +1,6 @@
 #include "eps_server/jobs/job_board.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -206,6 +207,25 @@ absl::StatusOr<BoardPlan> JobBoard::Update(const v1::UpdateJobRequest& request) 
   } else if (old.driver().driver_nonce().empty()) {
     SettleWithoutDriver(&record.job);
   }
+  return Changed(std::move(record));
+}
+
+absl::StatusOr<BoardPlan> JobBoard::Checkpoint(const v1::CheckpointJobRequest& request) const {
+  EPS_RETURN_IF_ERROR(CheckCheckpoint(request));
+  const auto found = jobs_.find(request.name());
+  if (found == jobs_.end()) return NoSuchJob(request.name());
+  const v1::Job& old = found->second.record.job;
+  if (HasEnded(old.phase())) return HasEndedError(old);
+  if (old.phase() != v1::JOB_PHASE_RUNNING) {
+    return absl::FailedPreconditionError(absl::StrCat("job ", old.name(), " is ",
+                                                      PhaseName(old.phase()),
+                                                      ": only a running job writes a checkpoint"));
+  }
+  // The job is perhaps further than its last report, so its next border is no earlier.
+  const uint64_t wanted = std::min(old.progress().step() + 1, old.progress().steps());
+  if (wanted <= old.checkpoint_wanted()) return Unchanged(found->second);
+  BoardRecord record = found->second.record;
+  record.job.set_checkpoint_wanted(wanted);
   return Changed(std::move(record));
 }
 

@@ -73,6 +73,7 @@ class JobBoard {
   absl::StatusOr<BoardPlan> Submit(const v1::SubmitJobRequest& request, uint64_t uid,
                                    int64_t wall_ms) const;
   absl::StatusOr<BoardPlan> Update(const v1::UpdateJobRequest& request) const;
+  absl::StatusOr<BoardPlan> Checkpoint(const v1::CheckpointJobRequest& request) const;
   absl::StatusOr<BoardPlan> Remove(const v1::RemoveJobRequest& request) const;
   absl::StatusOr<BoardPlan> Claim(const v1::ClaimJobRequest& request) const;
   absl::StatusOr<BoardPlan> Report(const v1::ReportJobRequest& request) const;

@@ -400,6 +400,25 @@ TEST_F(JobBoardTest, TheCheckpointNeverMovesBack) {
   EXPECT_EQ(checkpoint(10), "/out/10") << "the next driver went on from an earlier step";
 }
 
+TEST_F(JobBoardTest, RunningJobsAreAskedForCheckpoints) {
+  const auto ask = [&] { return Take(board_.Checkpoint(CheckpointOf("a"))); };
+  EXPECT_EQ(ask().status().code(), absl::StatusCode::kNotFound);
+  v1::Job job = Driven("a", v1::JOB_PHASE_STARTING);
+  EXPECT_EQ(ask().status().code(), absl::StatusCode::kFailedPrecondition);
+  v1::ReportJobRequest report = ReportOf(job, v1::JOB_PHASE_RUNNING);
+  report.mutable_progress()->set_step(4);
+  report.mutable_progress()->set_steps(6);
+  ASSERT_TRUE(Report(report).ok());
+  EXPECT_EQ(ask()->checkpoint_wanted(), 5u);
+  const uint64_t before = revision();
+  EXPECT_EQ(ask()->revision(), before) << "a repeat changes nothing";
+  report.mutable_progress()->set_step(6);
+  ASSERT_TRUE(Report(report).ok());
+  EXPECT_EQ(ask()->checkpoint_wanted(), 6u) << "there is no later one";
+  ASSERT_TRUE(Report(EndOf(Get("a"), 0)).ok());
+  EXPECT_EQ(ask().status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST_F(JobBoardTest, RemovesEndedJobsOnly) {
   const v1::Job job = Driven("a", v1::JOB_PHASE_RUNNING);
   EXPECT_EQ(board_.Remove(RemoveOf("a")).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -423,9 +442,7 @@ TEST_F(JobBoardTest, ServersMayLeaveEndedJobs) {
   };
   const std::map<std::string, uint64_t> ids = {{"done", 1}, {"failed", 2}, {"lost", 3}, {"on", 4}};
   for (const auto& [name, id] : ids) {
-    v1::ReportJobRequest created = ReportOf(Driven(name, v1::JOB_PHASE_STARTING));
-    created.set_job_id(id);
-    ASSERT_TRUE(Report(created).ok());
+    ASSERT_TRUE(Report(WithId(ReportOf(Driven(name, v1::JOB_PHASE_STARTING)), id)).ok());
   }
   Driven("not-created", v1::JOB_PHASE_STARTING);
   ASSERT_TRUE(Report(EndOf(Get("not-created"), 64)).ok());
@@ -438,17 +455,13 @@ TEST_F(JobBoardTest, ServersMayLeaveEndedJobs) {
   ASSERT_TRUE(Take(board_.Remove(RemoveOf("done"))).ok());
   EXPECT_EQ(left(), (std::map<uint64_t, bool>{{1, false}, {2, false}})) << "lost runs again";
   // The same job under the same name is no job that was removed.
-  v1::ReportJobRequest again = ReportOf(Driven("done", v1::JOB_PHASE_STARTING));
-  again.set_job_id(1);
-  ASSERT_TRUE(Report(again).ok());
+  ASSERT_TRUE(Report(WithId(ReportOf(Driven("done", v1::JOB_PHASE_STARTING)), 1)).ok());
   EXPECT_EQ(left(), (std::map<uint64_t, bool>{{2, false}}));
 }
 
 TEST_F(JobBoardTest, ForgetsJobsRemovedLongAgo) {
   for (uint64_t id = 1; id <= JobBoard::kMaxRemoved + 1; ++id) {
-    v1::ReportJobRequest end = EndOf(Driven("a", v1::JOB_PHASE_STARTING), 0);
-    end.set_job_id(id);
-    ASSERT_TRUE(Report(end).ok());
+    ASSERT_TRUE(Report(WithId(EndOf(Driven("a", v1::JOB_PHASE_STARTING), 0), id)).ok());
     ASSERT_TRUE(Take(board_.Remove(RemoveOf("a"))).ok());
   }
   EXPECT_EQ(board_.LeftJobs().size(), JobBoard::kMaxRemoved);

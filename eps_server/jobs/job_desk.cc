@@ -97,6 +97,12 @@ void JobDesk::Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done
   });
 }
 
+void JobDesk::Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done) {
+  work_.Post([this, request = std::move(request), done = std::move(done)] {
+    Do([&](const JobBoard& board) { return board.Checkpoint(request); }, ReplyWithJob(done));
+  });
+}
+
 void JobDesk::Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done) {
   work_.Post([this, request = std::move(request), done = std::move(done)] {
     Do([&](const JobBoard& board) { return board.Remove(request); },

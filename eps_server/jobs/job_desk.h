@@ -62,6 +62,7 @@ class JobDesk {
   // The operations of the Scheduler service. Unavailable if the change could not be written.
   void Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done);
   void Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done);
+  void Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done);
   void Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done);
   void Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done);
   void Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done);

@@ -156,6 +156,11 @@ absl::Status CheckRemoval(const v1::RemoveJobRequest& request) {
   return CheckJobName("name", request.name());
 }
 
+absl::Status CheckCheckpoint(const v1::CheckpointJobRequest& request) {
+  EPS_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
+  return CheckJobName("name", request.name());
+}
+
 absl::Status CheckClaim(const v1::ClaimJobRequest& request) {
   EPS_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   EPS_RETURN_IF_ERROR(CheckNonce("driver_nonce", request.driver_nonce()));

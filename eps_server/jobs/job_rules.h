@@ -23,6 +23,7 @@ inline constexpr size_t kMaxCheckpointBytes = 4096;  // of its folder's path
 absl::Status CheckSubmission(const v1::SubmitJobRequest& request);
 absl::Status CheckUpdate(const v1::UpdateJobRequest& request);
 absl::Status CheckRemoval(const v1::RemoveJobRequest& request);
+absl::Status CheckCheckpoint(const v1::CheckpointJobRequest& request);
 absl::Status CheckClaim(const v1::ClaimJobRequest& request);
 // Beside the fields: an end has a result that fits its phase.
 absl::Status CheckReport(const v1::ReportJobRequest& request);

@@ -93,9 +93,8 @@ class NextJobTest : public testing::Test {
     })) << v1::JobState_Name(state);
   }
   void End(uint32_t exit_code) {
-    v1::ReportJobRequest end = EndOf(job_, exit_code);
-    end.set_job_id(SpecOf(job_.name()).id().value());
     v1::ReportJobReply reply;
+    const auto end = WithId(EndOf(job_, exit_code), SpecOf(job_.name()).id().value());
     ASSERT_TRUE(board()->ReportJob(NewContext().get(), end, &reply).ok());
   }
   bool HasState(size_t i, const std::string& name) const {

@@ -123,6 +123,12 @@ grpc::ServerUnaryReactor* SchedulerService::UpdateJob(grpc::CallbackServerContex
   return Answer("UpdateJob", *request, reply, &JobDesk::Update);
 }
 
+grpc::ServerUnaryReactor* SchedulerService::CheckpointJob(grpc::CallbackServerContext*,
+                                                          const v1::CheckpointJobRequest* request,
+                                                          v1::CheckpointJobReply* reply) {
+  return Answer("CheckpointJob", *request, reply, &JobDesk::Checkpoint);
+}
+
 grpc::ServerUnaryReactor* SchedulerService::RemoveJob(grpc::CallbackServerContext*,
                                                       const v1::RemoveJobRequest* request,
                                                       v1::RemoveJobReply* reply) {

@@ -10,9 +10,10 @@
 namespace eps {
 
 namespace internal {
-using SchedulerChanges =
-    v1::Scheduler::WithCallbackMethod_SubmitJob<v1::Scheduler::WithCallbackMethod_UpdateJob<
-        v1::Scheduler::WithCallbackMethod_RemoveJob<v1::Scheduler::Service>>>;
+using SchedulerWishes = v1::Scheduler::WithCallbackMethod_UpdateJob<
+    v1::Scheduler::WithCallbackMethod_CheckpointJob<v1::Scheduler::Service>>;
+using SchedulerChanges = v1::Scheduler::WithCallbackMethod_SubmitJob<
+    v1::Scheduler::WithCallbackMethod_RemoveJob<SchedulerWishes>>;
 using SchedulerUnary =
     v1::Scheduler::WithCallbackMethod_ListJobs<v1::Scheduler::WithCallbackMethod_ClaimJob<
         v1::Scheduler::WithCallbackMethod_ReportJob<SchedulerChanges>>>;
@@ -40,6 +41,9 @@ class SchedulerService final : public internal::SchedulerBase {
   grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext* context,
                                       const v1::UpdateJobRequest* request,
                                       v1::UpdateJobReply* reply) override;
+  grpc::ServerUnaryReactor* CheckpointJob(grpc::CallbackServerContext* context,
+                                          const v1::CheckpointJobRequest* request,
+                                          v1::CheckpointJobReply* reply) override;
   grpc::ServerUnaryReactor* RemoveJob(grpc::CallbackServerContext* context,
                                       const v1::RemoveJobRequest* request,
                                       v1::RemoveJobReply* reply) override;

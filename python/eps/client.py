@@ -12,7 +12,7 @@ from typing import Any, Optional, Union
 
 import grpc
 
-from eps.errors import EpsError, NotFoundError, UnavailableError, error_of
+from eps.errors import EpsError, NotFoundError, StateError, UnavailableError, error_of
 from eps.job import Desired, Event, EventKind, Job, job_of
 from eps.v1 import scheduler_pb2, scheduler_pb2_grpc
 
@@ -95,6 +95,19 @@ class Client:
     def cancel(self, name: str) -> Job:
         """Wants the job to end, for ever."""
         return self._update(name, Desired.CANCEL)
+
+    def checkpoint(self, name: str, timeout: Optional[float] = None) -> Job:
+        """Has a running job write a checkpoint after its next step, and waits for it.
+
+        The job's `checkpoint` names it. StateError if the job does not run, or ends without it.
+        """
+        wanted: int = self._call(self._stub.CheckpointJob, scheduler_pb2.CheckpointJobRequest(
+            name=name)).job.checkpoint_wanted
+        job = self.wait(name, timeout, until=lambda now: now.checkpoint_step >= wanted)
+        if job.checkpoint_step < wanted:
+            raise StateError(grpc.StatusCode.FAILED_PRECONDITION, f'server {self._lead}: job '
+                             f'"{name}" has ended without a checkpoint of step {wanted}')
+        return job
 
     def remove(self, name: str) -> None:
         """Takes a job that has ended off the board. StateError if it has not ended."""

@@ -49,6 +49,7 @@ class Job:
     loss: float
     checkpoint: str  # the folder of the last checkpoint, as its driver sees it; "" if there is none
     checkpoint_step: int
+    checkpoint_wanted: int  # the last wish: a checkpoint of this step or a later one; 0: none
     exit_code: Optional[int]  # None until it has ended
     error: str
     driver: str  # the host of its driver; "" if it has none
@@ -88,6 +89,7 @@ def job_of(message: scheduler_pb2.Job) -> Job:
         reason=message.reason, step=message.progress.step, steps=message.progress.steps,
         loss=message.progress.loss, checkpoint=message.progress.checkpoint,
         checkpoint_step=message.progress.checkpoint_step,
+        checkpoint_wanted=message.checkpoint_wanted,
         exit_code=message.result.exit_code if phase.ended else None, error=message.result.text,
         driver=message.driver.host if message.driver.driver_nonce else "", owner=message.owner,
         labels=dict(message.labels), config=message.config, generation=message.generation,

@@ -236,6 +236,21 @@ class BoardTest(unittest.TestCase):
         self.eps("job", "resume", "paused", "--wait", "--timeout=100")
         self.check_outcome("paused")
 
+    def test_a_checkpoint_is_written_when_asked(self):
+        self.drive()
+        self.work(SLOW)
+        self.submit("asked")
+        self.wait_for_step("asked", 3)
+        self.wait_until(lambda: self.job("asked")["phase"] == "RUNNING", "the first report")
+        path = self.eps("job", "checkpoint", "asked", "--wait", "--timeout=60").strip()
+        step = int(path.rpartition("-")[2])
+        self.assertTrue(3 < step < STEPS and step % 10 != 0, path)
+        subprocess.run([EPS, "checkpoint", "verify", path], check=True, timeout=TIMEOUT_SECONDS,
+                       stdout=subprocess.DEVNULL)
+        job = self.check_outcome("asked")
+        self.assertGreaterEqual(step, job["checkpoint_wanted"])
+        self.eps("job", "checkpoint", "asked", code=65)
+
     def test_cancelled_jobs_end_with_76(self):
         self.submit("queued")
         self.eps("job", "cancel", "queued", "--wait")

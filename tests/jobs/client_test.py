@@ -89,8 +89,9 @@ class ClientTest(unittest.TestCase):
         self.assertEqual(self.board.submit("a", CONFIG, labels={"team": "nlp"}), job)
         self.assertEqual(self.board.pause("a").phase, Phase.PAUSED)
         self.assertEqual(self.board.resume("a").phase, Phase.QUEUED)
-        with self.assertRaises(eps.StateError):
-            self.board.remove("a")
+        for call in (self.board.remove, self.board.checkpoint):
+            with self.assertRaises(eps.StateError):
+                call("a")
         cancelled = self.board.cancel("a")
         self.assertEqual((cancelled.phase, cancelled.exit_code), (Phase.CANCELLED, 76))
         self.assertTrue(cancelled.ended)
@@ -173,13 +174,16 @@ class ClientTest(unittest.TestCase):
         self.start("worker", "--servers=" + self.address, "--data=" + data, "--worker.threads=1",
                    "--worker.pass_time=10ms")
         self.board.submit("first", {"model": {"path": model}, "data": {"path": data},
-                                    "training": {"steps": 20, "seq_len": 16}})
+                                    "training": {"steps": 60, "seq_len": 16}})
         events, follower = self.watch("first")
         running = self.board.wait("first", PATIENCE, until=lambda job: job.phase is Phase.RUNNING)
         self.assertNotEqual(running.driver, "")
+        saved = self.board.checkpoint("first", PATIENCE)
+        self.assertGreaterEqual(saved.checkpoint_step, saved.checkpoint_wanted)
+        self.assertTrue(os.path.isdir(saved.checkpoint))
         job = self.board.wait("first", timeout=100)
         self.assertEqual((job.phase, job.exit_code, job.error), (Phase.SUCCEEDED, 0, ""))
-        self.assertEqual((job.step, job.steps, job.checkpoint_step), (20, 20, 20))
+        self.assertEqual((job.step, job.steps, job.checkpoint_step), (60, 60, 60))
         self.assertTrue(os.path.isdir(job.checkpoint))
         follower.join(PATIENCE)
         self.assertEqual(events[-1].job, job)

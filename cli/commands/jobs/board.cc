@@ -106,6 +106,7 @@ nlohmann::ordered_json BoardJobJson(const v1::Job& job) {
   json["loss"] = job.progress().loss();
   json["checkpoint"] = job.progress().checkpoint();
   json["checkpoint_step"] = job.progress().checkpoint_step();
+  json["checkpoint_wanted"] = job.checkpoint_wanted();
   const bool ended = HasEnded(job.phase());
   json["exit_code"] = ended ? nlohmann::ordered_json(job.result().exit_code()) : nullptr;
   json["error"] = job.result().text();

@@ -159,6 +159,30 @@ absl::Status SetDesired(const JobArguments& given, v1::Desired desired, v1::JobP
       absl::StrCat("job ", job.name(), " has ended meanwhile: ", PhaseName(job.phase())));
 }
 
+// Wants a checkpoint; with --wait, returns once it is written.
+absl::Status SaveNamed(const JobArguments& given) {
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_RETURN_IF_ERROR(FindOnBoard(board.get(), given.name).status());
+  EPS_ASSIGN_OR_RETURN(v1::Job job, board->Checkpoint(given.name));
+  const uint64_t wanted = job.checkpoint_wanted();
+  const auto saved = [wanted](const v1::Job& now) {
+    return now.progress().checkpoint_step() >= wanted;
+  };
+  if (given.wait) {
+    EPS_ASSIGN_OR_RETURN(job, AwaitBoardJob(board.get(), job, given.timeout, [&](const auto& now) {
+                           return saved(now) || HasEnded(now.phase());
+                         }));
+  }
+  if (given.json) {
+    ShowJob(job, /*json=*/true);
+  } else if (saved(job)) {
+    PrintLine(job.progress().checkpoint());
+  } else {
+    PrintLine(BoardJobLine(job));
+  }
+  return given.wait && !saved(job) ? EndOfBoardJob(job) : absl::OkStatus();
+}
+
 absl::Status RemoveNamed(const JobArguments& given) {
   EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
   EPS_ASSIGN_OR_RETURN(const v1::Job job, FindOnBoard(board.get(), given.name));
@@ -185,16 +209,18 @@ absl::Status RunJob(const std::vector<std::string>& arguments) {
       app.add_subcommand("pause", "stop a job after its next step, with a checkpoint");
   CLI::App* const resume = app.add_subcommand("resume", "let a paused job go on");
   CLI::App* const cancel = app.add_subcommand("cancel", "end a job for ever");
+  CLI::App* const checkpoint =
+      app.add_subcommand("checkpoint", "have a running job write a checkpoint after its next step");
   CLI::App* const rm = app.add_subcommand("rm", "take a job that has ended off the board");
-  for (CLI::App* const command : {ls, show, watch, pause, resume, cancel, rm}) {
+  for (CLI::App* const command : {ls, show, watch, pause, resume, cancel, checkpoint, rm}) {
     command->add_option("--servers", given.servers, "addresses of the servers, the lead first");
     command->add_flag("--json", given.json, "print JSON");
   }
-  for (CLI::App* const command : {show, pause, resume, cancel, rm}) {
+  for (CLI::App* const command : {show, pause, resume, cancel, checkpoint, rm}) {
     command->add_option("NAME", given.name, "the job")->required();
   }
   watch->add_option("NAME", given.name, "the job (default: all)");
-  for (CLI::App* const command : {pause, resume, cancel}) {
+  for (CLI::App* const command : {pause, resume, cancel, checkpoint}) {
     command->add_flag("--wait", given.wait, "return once it is so");
     command->add_option("--timeout", given.timeout, "seconds to wait (default: no limit)");
   }
@@ -207,6 +233,7 @@ absl::Status RunJob(const std::vector<std::string>& arguments) {
   if (show->parsed()) return ShowNamed(given);
   if (watch->parsed()) return WatchJobs(given);
   if (pause->parsed()) return SetDesired(given, v1::DESIRED_PAUSE, v1::JOB_PHASE_PAUSED);
+  if (checkpoint->parsed()) return SaveNamed(given);
   if (resume->parsed()) return SetDesired(given, v1::DESIRED_RUN, v1::JOB_PHASE_RUNNING);
   if (cancel->parsed()) return SetDesired(given, v1::DESIRED_CANCEL, v1::JOB_PHASE_CANCELLED);
   return RemoveNamed(given);

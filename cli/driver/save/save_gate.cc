@@ -51,6 +51,14 @@ absl::Status SaveGate::SetFrom(uint64_t step, ControlClient* client) {
   }
 }
 
+absl::Status SaveGate::SaveFrom(uint64_t step, ControlClient* client) {
+  const uint64_t due = border_;
+  EPS_RETURN_IF_ERROR(SetFrom(step, client));
+  if (due != 0 && border_ > due) EPS_RETURN_IF_ERROR(Hold(due, client));
+  requested_ = border_;
+  return absl::OkStatus();
+}
+
 absl::Status SaveGate::Hold(uint64_t step, ControlClient* client) {
   border_ = step;
   return client->Gate(border_).status();

@@ -32,6 +32,9 @@ class SaveGate {
   // border. Errors are those of ControlClient::Gate.
   absl::Status SetFrom(uint64_t step, ControlClient* client);
 
+  // Requests a checkpoint at the first border that SetFrom finds, or at the next one of SetAfter if
+  // that comes first. REQUIRES SetAfter. Errors are those of ControlClient::Gate.
+  absl::Status SaveFrom(uint64_t step, ControlClient* client);
   // Sets the gate at the border at which the job stands, while nobody has begun the step after it.
   absl::Status Hold(uint64_t step, ControlClient* client);
 
@@ -39,8 +42,10 @@ class SaveGate {
   uint64_t border() const { return border_; }
   // Whether a checkpoint is due at a border before the last one.
   bool Saves(uint64_t step) const {
-    return borders_.save_every > 0 && step % borders_.save_every == 0;
+    return (borders_.save_every > 0 && step % borders_.save_every == 0) || step == requested_;
   }
+  // The border of the last SaveFrom; 0 if there is none.
+  uint64_t requested() const { return requested_; }
 
  private:
   // Whether the driver decides at a border before the last one whether the run ends there.
@@ -51,6 +56,7 @@ class SaveGate {
 
   const Borders borders_;
   uint64_t border_ = 0;
+  uint64_t requested_ = 0;
 };
 
 }  // namespace eps

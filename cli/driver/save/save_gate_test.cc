@@ -96,6 +96,23 @@ TEST_F(SaveGateTest, ADecisionAtTheBorderIsOpen) {
   EXPECT_EQ(BorderAfter(7, 7, 8), 8u);
 }
 
+TEST_F(SaveGateTest, ARequestComesBeforeWhatIsDue) {
+  EXPECT_EQ(BorderAfter(8, 8, 9), 9u);
+  EXPECT_EQ(BorderAfter(9, 9, 10), 11u);
+  service_.SetFirst(10);
+  ASSERT_TRUE(gate_.SaveFrom(10, client_.get()).ok());
+  EXPECT_EQ(gate_.border(), 10u);
+  EXPECT_EQ(service_.asked(), 10u);
+  EXPECT_TRUE(gate_.Saves(10) && !gate_.Saves(11));
+  EXPECT_EQ(BorderAfter(10, 10, 11), 11u) << "the gates go on as before";
+  // A border that the servers name after the one that is due.
+  service_.SetFirst(12);
+  ASSERT_TRUE(gate_.SaveFrom(11, client_.get()).ok());
+  EXPECT_EQ(gate_.border(), 11u);
+  EXPECT_EQ(service_.asked(), 11u);
+  EXPECT_TRUE(gate_.Saves(11));
+}
+
 // A lead that was restarted let the workers go on to the border that waits for the driver.
 TEST_F(SaveGateTest, TheJobMayReachADecisionMeanwhile) {
   EXPECT_EQ(BorderAfter(6, 6, 8), 7u);

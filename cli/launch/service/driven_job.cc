@@ -128,6 +128,7 @@ absl::Status DrivenJob::StartChild() {
   progress_ = std::make_unique<JobProgressReader>(folder_, options.log_path);
   progress_->Read();
   started_after_ = progress_->progress().step();
+  asked_for_ = 0;
   EPS_ASSIGN_OR_RETURN(child_, ChildProcess::Start(std::move(options)));
   return absl::OkStatus();
 }
@@ -176,6 +177,14 @@ void DrivenJob::ObeyDesired() {
     stop_ = Stop::kCancel;  // also of a job that is just being paused
   } else if (desired == v1::DESIRED_PAUSE && stop_ == Stop::kNone) {
     StopChild(Stop::kPause);
+  }
+  const uint64_t wanted = lease_.job().checkpoint_wanted();
+  // The signal would end a child that has only just begun.
+  const uint64_t step = progress_ != nullptr ? progress_->progress().step() : 0;
+  const bool follows = child_ != nullptr && step > started_after_ && stop_ == Stop::kNone;
+  if (follows && wanted > asked_for_ && wanted > progress_->progress().checkpoint_step()) {
+    asked_for_ = wanted;
+    child_->Signal(SIGUSR1);
   }
 }
 

@@ -86,6 +86,7 @@ class DrivenJob {
   Clock::time_point kill_at_ = Clock::time_point::max();
   int fruitless_ = 0;           // restarts since the last step
   uint64_t started_after_ = 0;  // the last step before the child was started
+  uint64_t asked_for_ = 0;      // the last checkpoint that the child was asked for
 };
 
 }  // namespace eps

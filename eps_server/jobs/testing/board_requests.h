@@ -52,11 +52,23 @@ inline v1::ReportJobRequest EndOf(const v1::Job& job, uint32_t exit_code) {
   return request;
 }
 
+// Returns the report with the id of the job that the driver has created.
+inline v1::ReportJobRequest WithId(v1::ReportJobRequest request, uint64_t job_id) {
+  request.set_job_id(job_id);
+  return request;
+}
+
 inline v1::UpdateJobRequest UpdateOf(const v1::Job& job, v1::Desired desired) {
   v1::UpdateJobRequest request;
   request.set_name(job.name());
   request.set_expected_generation(job.generation());
   request.set_desired(desired);
+  return request;
+}
+
+inline v1::CheckpointJobRequest CheckpointOf(const std::string& name) {
+  v1::CheckpointJobRequest request;
+  request.set_name(name);
   return request;
 }
 

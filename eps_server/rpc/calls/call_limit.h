@@ -15,18 +15,18 @@ class CallLimit {
   // Held by an open RPC; releasing it lets another one begin.
   using Place = std::shared_ptr<void>;
 
-  // `method` is the name for error texts, a literal. The limit must outlive its places.
+  // `method` is the name for error texts, a literal. Places may outlive the limit.
   CallLimit(const char* method, int most) : method_(method), most_(most) {}
   CallLimit(const CallLimit&) = delete;
   CallLimit& operator=(const CallLimit&) = delete;
 
   // Sets `*place`, or returns Unavailable if all are taken.
   absl::Status Take(Place* place) {
-    if (open_.fetch_add(1) < most_) {
-      *place = Place(this, [](CallLimit* limit) { limit->open_.fetch_sub(1); });
+    if (open_->fetch_add(1) < most_) {
+      *place = Place(nullptr, [open = open_](void*) { open->fetch_sub(1); });
       return absl::OkStatus();
     }
-    open_.fetch_sub(1);
+    open_->fetch_sub(1);
     return absl::UnavailableError(
         absl::StrCat(method_, ": ", most_,
                      " of these calls are open on this server, the most that may be; end one, or "
@@ -36,7 +36,7 @@ class CallLimit {
  private:
   const char* const method_;
   const int most_;
-  std::atomic<int> open_{0};
+  const std::shared_ptr<std::atomic<int>> open_ = std::make_shared<std::atomic<int>>(0);
 };
 
 }  // namespace eps
