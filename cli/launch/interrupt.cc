@@ -29,28 +29,26 @@ void OnSignal(int signal) {
 
 void OnSaveRequest(int) { save_requested.store(true); }
 
+void Handle(int signal, void (*handler)(int)) {
+  struct sigaction action = {};
+  action.sa_handler = handler;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = SA_RESTART;
+  sigaction(signal, &action, nullptr);
+}
+
 }  // namespace
 
 void HandleInterrupts() {
-  struct sigaction action = {};
-  action.sa_handler = OnSignal;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
+  Handle(SIGINT, OnSignal);
+  Handle(SIGTERM, OnSignal);
 }
 
 void SetGraceful(bool value) { graceful.store(value); }
 
 bool Interrupted() { return first_signal.load() != 0; }
 
-void HandleSaveRequests() {
-  struct sigaction action = {};
-  action.sa_handler = OnSaveRequest;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;
-  sigaction(SIGUSR1, &action, nullptr);
-}
+void HandleSaveRequests() { Handle(SIGUSR1, OnSaveRequest); }
 
 bool TakeSaveRequest() { return save_requested.exchange(false); }
 

@@ -472,12 +472,15 @@ std::vector<v1::LeftJob> JobBoard::LeftJobs() const {
   for (const uint64_t id : head_.removed) left[id].set_job_id(id);
   for (const auto& entry : jobs_) {
     const v1::Job& job = entry.second.record.job;
-    if (job.job_id() == 0) continue;
-    left.erase(job.job_id());
-    if (!HasEnded(job.phase())) continue;
+    if (job.job_id() == 0 || !HasEnded(job.phase())) continue;
     v1::LeftJob& one = left[job.job_id()];
     one.set_job_id(job.job_id());
-    one.set_keep_state(MayRunAgain(job));
+    one.set_keep_state(one.keep_state() || MayRunAgain(job));
+  }
+  // Jobs of equal configurations have one id, and one of them may be in work.
+  for (const auto& entry : jobs_) {
+    const v1::Job& job = entry.second.record.job;
+    if (!HasEnded(job.phase())) left.erase(job.job_id());
   }
   std::vector<v1::LeftJob> all;
   for (auto& one : left) all.push_back(std::move(one.second));

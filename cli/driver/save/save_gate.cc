@@ -53,8 +53,14 @@ absl::Status SaveGate::SetFrom(uint64_t step, ControlClient* client) {
 
 absl::Status SaveGate::SaveFrom(uint64_t step, ControlClient* client) {
   const uint64_t due = border_;
-  EPS_RETURN_IF_ERROR(SetFrom(step, client));
-  if (due != 0 && border_ > due) EPS_RETURN_IF_ERROR(Hold(due, client));
+  border_ = step;
+  // A gate after the one that is due would let the job pass that border, even for a moment.
+  while (due == 0 || border_ < due) {
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, client->Gate(border_));
+    if (first <= border_) break;
+    border_ = first;
+  }
+  if (due != 0 && border_ >= due) EPS_RETURN_IF_ERROR(Hold(due, client));
   requested_ = border_;
   return absl::OkStatus();
 }

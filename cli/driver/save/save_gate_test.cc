@@ -3,6 +3,7 @@
 #include "cli/driver/save/save_gate.h"
 #include "base/mutex.h"
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -42,6 +43,12 @@ class GateService final : public AnsweringControl {
   uint64_t asked() {
     MutexLock lock(&mu_);
     return asked_.back();
+  }
+
+  // Returns the highest border that was asked for.
+  uint64_t most_asked() {
+    MutexLock lock(&mu_);
+    return *std::max_element(asked_.begin(), asked_.end());
   }
 
  private:
@@ -107,7 +114,8 @@ TEST_F(SaveGateTest, ARequestComesBeforeWhatIsDue) {
   EXPECT_EQ(BorderAfter(10, 10, 11), 11u) << "the gates go on as before";
   // A border that the servers name after the one that is due.
   service_.SetFirst(12);
-  ASSERT_TRUE(gate_.SaveFrom(11, client_.get()).ok());
+  ASSERT_TRUE(gate_.SaveFrom(10, client_.get()).ok());
+  EXPECT_EQ(service_.most_asked(), 11u) << "no step may pass the border that is due";
   EXPECT_EQ(gate_.border(), 11u);
   EXPECT_EQ(service_.asked(), 11u);
   EXPECT_TRUE(gate_.Saves(11));
