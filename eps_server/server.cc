@@ -96,7 +96,7 @@ class Server::Impl {
         pool_(std::make_unique<ThreadPool>(
             options.threads > 0 ? options.threads : static_cast<int>(UsableProcessors()))),
         peers_(options.peers),
-        host_(std::make_unique<JobHost>(Environment(options, account), &peers_)),
+        host_(std::make_unique<JobHost>(Environment(options, account), Records(), &peers_)),
         control_(host_.get(), &process_),
         data_(host_.get()),
         shard_(host_.get()) {
@@ -147,14 +147,8 @@ class Server::Impl {
     environment.limits.cut_steps = options.cut_steps;
     environment.limits.cut_ms = options.cut_ms;
     environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
-    environment.left_jobs = [this] { return board_->LeftJobs(); };
     if (storage_ != nullptr) {
       environment.durable = true;
-      environment.discard = [storage = storage_.get()](JobId job) { return storage->Discard(job); };
-      environment.remember = [storage = storage_.get()](JobId job,
-                                                        const std::vector<std::string>& servers) {
-        return storage->Remember(job, servers);
-      };
       environment.new_backend = [storage = storage_.get()](
                                     const JobSpec& spec, const ChunkMap& chunks,
                                     std::vector<ChunkId> owned, const ShardPlace& place,
@@ -165,6 +159,19 @@ class Server::Impl {
       };
     }
     return environment;
+  }
+
+  JobRecords Records() {
+    JobRecords records;
+    records.left_jobs = [this] { return board_->LeftJobs(); };
+    records.board = [this] { return board_->board(); };
+    if (storage_ != nullptr) {
+      records.discard = [storage = storage_.get()](JobId job) { return storage->Discard(job); };
+      records.remember = [storage = storage_.get()](const ServedJob& job) {
+        return storage->Remember(job);
+      };
+    }
+    return records;
   }
 
   const std::unique_ptr<DurableStorage> storage_;  // null if state is kept in memory only

@@ -40,8 +40,8 @@ void SetBorder(const Border& border, v1::ImportStateRequest* request) {
 // One ImportState call: Send writes its messages, Finish returns its result.
 class ImportStream {
  public:
-  ImportStream(v1::Control::Stub* stub, JobId job, std::string where)
-      : job_(job), where_(std::move(where)) {
+  ImportStream(v1::Control::Stub* stub, JobId job, const DriverLease& driver, std::string where)
+      : job_(job), driver_(driver), where_(std::move(where)) {
     SetCallTimeout(&context_, kReserveTimeout);
     writer_ = stub->ImportState(&context_, &reply_);
   }
@@ -54,6 +54,7 @@ class ImportStream {
     if (first_) request->set_request_id(NewRequestId("import"));
     first_ = false;
     request->set_job_id(job_.value());
+    if (driver_.exists()) SetMessage(driver_, request->mutable_lease());
     if (writer_->Write(*request)) return absl::OkStatus();
     const absl::Status end = End();  // says why the server accepts nothing more
     return end.ok() ? absl::UnavailableError(where_ + ": the server ended the call early") : end;
@@ -91,6 +92,7 @@ class ImportStream {
   }
 
   const JobId job_;
+  const DriverLease driver_;
   const std::string where_;
   grpc::ClientContext context_;
   v1::ImportStateReply reply_;
@@ -156,6 +158,16 @@ JobId ControlClient::job() const {
   return job_;
 }
 
+DriverLease ControlClient::driver() const {
+  MutexLock lock(&mu_);
+  return driver_;
+}
+
+void ControlClient::SetDriverLease(const DriverLease& lease) {
+  MutexLock lock(&mu_);
+  driver_ = lease;
+}
+
 std::string ControlClient::Where(absl::string_view call, size_t server) const {
   return absl::StrCat(call, " on server ", servers_[server]);
 }
@@ -189,11 +201,12 @@ uint64_t ControlClient::FilledBytes(uint64_t* wanted_bytes) {
 absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
                                                             const std::string& config,
                                                             const CreatePatience& patience) {
+  v1::CreateJobRequest request;
   {
     MutexLock lock(&mu_);
     job_ = spec.id();
+    if (driver_.exists()) SetMessage(driver_, request.mutable_lease());
   }
-  v1::CreateJobRequest request;
   request.set_request_id(NewRequestId("create"));
   request.set_spec_text(spec.ToText());
   if (config.size() <= kMaxConfigBytes) request.set_config(config);
@@ -234,7 +247,7 @@ absl::StatusOr<v1::GetJobReply> ControlClient::FindJob() {
 
 absl::Status ControlClient::Initialize(ShardId shard) {
   const size_t server = shard.value();
-  ImportStream stream(stubs_[server].get(), job(), Where("ImportState", server));
+  ImportStream stream(stubs_[server].get(), job(), driver(), Where("ImportState", server));
   v1::ImportStateRequest request;
   request.set_initialize(true);
   EPS_RETURN_IF_ERROR(stream.Send(&request));
@@ -243,7 +256,7 @@ absl::Status ControlClient::Initialize(ShardId shard) {
 
 absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
   const size_t server = shard.value();
-  ImportStream stream(stubs_[server].get(), job(), Where("ImportState", server));
+  ImportStream stream(stubs_[server].get(), job(), driver(), Where("ImportState", server));
   v1::ImportStateRequest header;
   SetBorder(source.border, &header);
   for (const ChunkId id : source.chunks) {
@@ -264,6 +277,9 @@ absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
 absl::StatusOr<uint64_t> ControlClient::Gate(std::optional<uint64_t> step) {
   v1::GateRequest request;
   request.set_holder(kDriver);
+  if (const DriverLease lease = driver(); lease.exists()) {
+    SetMessage(lease, request.mutable_lease());
+  }
   if (step.has_value()) request.set_step(*step);
   EPS_ASSIGN_OR_RETURN(const v1::GateReply reply, SendGate(std::move(request)));
   return reply.step();

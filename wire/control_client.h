@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
 #include "base/mutex.h"
 #include "base/numerics/loss_scale.h"
@@ -60,6 +61,11 @@ class ControlClient {
   const std::vector<std::string>& servers() const { return servers_; }
   // The job of the last CreateJob.
   JobId job() const EPS_EXCLUDES(mu_);
+
+  // Sets the lease of the driver that this client works for: CreateJob, Initialize, Import and Gate
+  // name it, and return Aborted when a driver with a later lease has created the job. Call it
+  // before CreateJob.
+  void SetDriverLease(const DriverLease& lease) EPS_EXCLUDES(mu_);
 
   // How long CreateJob waits for servers that make no progress.
   struct CreatePatience {
@@ -127,6 +133,7 @@ class ControlClient {
  private:
   ControlClient(std::vector<std::string> servers,
                 const std::vector<std::shared_ptr<grpc::Channel>>& channels);
+  DriverLease driver() const EPS_EXCLUDES(mu_);
   std::string Where(absl::string_view call, size_t server) const;
   absl::StatusOr<v1::GateReply> SendGate(v1::GateRequest request);
   // Returns the bytes of slots that all servers have filled, and sets how many they want to fill.
@@ -137,6 +144,7 @@ class ControlClient {
 
   mutable Mutex mu_;
   JobId job_ EPS_GUARDED_BY(mu_);
+  DriverLease driver_ EPS_GUARDED_BY(mu_);
   grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
   bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;
 };

@@ -120,16 +120,22 @@ absl::StatusOr<CommandLine> ParseCommandLine(const ConfigCommand& command, CLI::
                                              const std::vector<std::string>& arguments) {
   ConfigOptions options;
   CommandLine line;
+  std::string driver_lease;
   line.trains = command.trains;
   AddConfigOptions(app, &options);
   if (command.trains) {
     app->add_flag("--overwrite", line.overwrite, "replace the run in the output folder");
     app->add_flag("--allow-changes", line.allow_changes,
                   "resume with other data, another model or seed");
+    // Not for people, so no help shows it.
+    app->add_option("--driver-lease", driver_lease)->group("");
   }
   if (command.has_json) app->add_flag("--json", line.json, "one JSON object per server");
   EPS_ASSIGN_OR_RETURN(line.help, ParseAppArguments(app, arguments));
   if (!line.help.empty()) return line;
+  if (!driver_lease.empty()) {
+    EPS_ASSIGN_OR_RETURN(line.driver_lease, ParseDriverLease(driver_lease));
+  }
   line.config_file = options.config_file;
   for (const ShortForm& form : kShortForms) {
     const auto value = options.by_key.find(form.key);

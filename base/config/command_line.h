@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/job/drivers/driver_lease.h"
 
 namespace CLI {
 class App;
@@ -40,6 +41,7 @@ struct CommandLine {
   bool json = false;
   bool overwrite = false;      // replace the run in the output folder; if the command trains
   bool allow_changes = false;  // resume with other data, another model or seed; likewise
+  DriverLease driver_lease;    // of the `eps driver` that started this command; likewise
 };
 
 // Parses the arguments after the command's name: --key=value or --key value, where a boolean may

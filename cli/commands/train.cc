@@ -58,12 +58,13 @@ Survives WhatSurvives(const TrainPlan& plan) {
 class TrainRun final : public DriverHost {
  public:
   // `state` is the line about the durable state; may be empty.
-  TrainRun(TrainPlan plan, std::unique_ptr<OutputFolder> output, std::string state,
-           bool allow_changes)
+  TrainRun(const RunConfig& run, TrainPlan plan, std::unique_ptr<OutputFolder> output,
+           std::string state)
       : plan_(std::move(plan)),
         output_(std::move(output)),
         state_(std::move(state)),
-        allow_changes_(allow_changes) {}
+        allow_changes_(run.allow_changes),
+        driver_lease_(run.driver_lease) {}
   ~TrainRun() override;
 
   absl::Status Run();
@@ -100,6 +101,7 @@ class TrainRun final : public DriverHost {
   const std::unique_ptr<OutputFolder> output_;
   const std::string state_;
   const bool allow_changes_;  // whether to resume with other data, another model or seed
+  const DriverLease driver_lease_;
   std::string log_folder_;
   bool temporary_ = false;  // log_folder_ is removed if the run succeeds
   PlanCheck plan_check_;
@@ -177,6 +179,7 @@ absl::Status TrainRun::Blame(const absl::Status& status) {
 
 absl::Status TrainRun::Run() {
   DriverJob job(plan_.config, plan_.spec, plan_.initial_weights, allow_changes_);
+  job.lease = driver_lease_;
   job.model_files = plan_.model_files;
   job.unigram_entropy = plan_.unigram_entropy;
   EPS_ASSIGN_OR_RETURN(job.planned, PlannedServerMemory(plan_.config, plan_.spec));
@@ -311,7 +314,7 @@ absl::Status RunTrain(const RunConfig& given) {
   Print(absl::StrCat("settings: ", run.origin.empty() ? "defaults" : run.origin, "\n"));
   absl::Status status;
   {
-    TrainRun train(std::move(plan), std::move(output), std::move(state), run.allow_changes);
+    TrainRun train(run, std::move(plan), std::move(output), std::move(state));
     status = train.Run();
   }
   if (absl::IsCancelled(status) && Interrupted()) status = WithExitCode(status, InterruptCode());

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/config/config.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "cli/driver/report/run_report.h"
@@ -40,6 +41,7 @@ struct DriverJob {
   const std::string initial_weights;  // model.safetensors or its index; empty for the spec's values
   const bool allow_changes;           // resume with other data, another model or seed
   const ChunkMap chunks;              // of spec
+  DriverLease lease;                  // on the board of jobs; none if nobody submitted the job
   // The files of the model's folder that checkpoints repeat.
   std::map<std::string, std::string> model_files;
   // For report.html.

@@ -105,6 +105,7 @@ absl::StatusOr<std::unique_ptr<JobDriver>> JobDriver::Open(DriverJob job, Driver
 absl::StatusOr<v1::StatusReply> JobDriver::Connect(const std::vector<std::string>& addresses,
                                                    std::chrono::milliseconds timeout) {
   EPS_ASSIGN_OR_RETURN(client_, ControlClient::Connect(addresses, Clock::now() + timeout));
+  client_->SetDriverLease(job_.lease);
   const absl::Status created = client_->CreateJob(job_.spec, job_.KeptConfig()).status();
   if (!created.ok()) return start_->ExplainRefusal(created, client_.get());
   return AwaitRecovery(job_, client_.get(), host_);

@@ -27,6 +27,7 @@ absl::StatusOr<RunConfig> ResolveConfig(const CommandLine& line,
   RunConfig run;
   run.overwrite = line.overwrite;
   run.allow_changes = line.allow_changes;
+  run.driver_lease = line.driver_lease;
   std::string yaml;
   if (!line.config_file.empty()) {
     run.origin = line.config_file;

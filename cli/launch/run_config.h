@@ -18,6 +18,7 @@ struct RunConfig {
   bool quickstart = false;     // whether the file layer is the quickstart's
   bool overwrite = false;      // --overwrite
   bool allow_changes = false;  // --allow-changes
+  DriverLease driver_lease;    // of the `eps driver` that started this run
 };
 
 // Layers the configuration of a command: flags > `environment` > file > defaults. The file layer is

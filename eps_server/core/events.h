@@ -14,6 +14,7 @@
 #include "base/checksum.h"
 #include "base/exit_code.h"
 #include "base/ids.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/numerics/loss_scale.h"
 #include "base/numerics/reduction_tree.h"
 #include "compression/codec.h"
@@ -85,9 +86,15 @@ struct PushInvalid {
   uint64_t tag = 0;
   absl::Status status;  // the text of the ack
 };
+// A driver with this lease has created the job, or one without a lease. The shard refuses imports
+// and gates of drivers with earlier leases from now on.
+struct NewDriver {
+  DriverLease lease;
+};
 // ImportState: sets all chunks of this shard to the initial values of the spec.
 struct ImportInitialize {
   StreamId stream;
+  DriverLease lease = {};
 };
 // ImportState: the state of one chunk at a version, as ReadStateRequest returns it.
 struct ImportChunk {
@@ -95,6 +102,7 @@ struct ImportChunk {
   ChunkId chunk;
   Version version;
   Bytes state;
+  DriverLease lease = {};
 };
 // ImportState: the residual that a part left in its use of the chunk.
 struct ImportResidual {
@@ -103,6 +111,7 @@ struct ImportResidual {
   StageId use;
   PartId part;
   Bytes residual;
+  DriverLease lease = {};
 };
 // ImportState: the client has sent everything. The fields describe the border of the state.
 struct ImportFinish {
@@ -112,6 +121,7 @@ struct ImportFinish {
   uint64_t update = 0;
   double lagged_norm = 0;
   std::optional<LossScale> loss_scale = {};
+  DriverLease lease = {};
 };
 // A client requests this shard's state at a border.
 struct Export {
@@ -136,6 +146,7 @@ struct Gate {
   std::string holder;
   std::optional<uint64_t> step;
   bool lapses = false;
+  DriverLease lease = {};
 };
 // The process is asked to end. effect::Drained says when it can end without a loss.
 struct Drain {};
@@ -164,7 +175,7 @@ struct Timer {
 using Event =
     std::variant<event::Opened, event::StreamClosed, event::Join, event::Beat, event::BeginStep,
                  event::Fetch, event::FetchDrained, event::PushOffered, event::PushReceived,
-                 event::PushInvalid, event::ImportInitialize, event::ImportChunk,
+                 event::PushInvalid, event::NewDriver, event::ImportInitialize, event::ImportChunk,
                  event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained,
                  event::Watch, event::Gate, event::Drain, event::OpDone, event::FromShard,
                  event::LinkUp, event::LinkDown, event::Timer>;

@@ -44,6 +44,16 @@ absl::Status ShardFacts::FailedStatus() const {
                    "; start it again with --resume=latest to go on from the last checkpoint"));
 }
 
+absl::Status ShardFacts::CheckDriver(absl::string_view rpc, const DriverLease& lease) const {
+  if (!driver.exists()) return absl::OkStatus();
+  if (lease.board == driver.board && !lease.IsBefore(driver)) return absl::OkStatus();
+  const std::string text = lease.exists() ? absl::StrCat("this driver's lease (generation ",
+                                                         lease.generation, ") is over")
+                                          : "this driver has no lease";
+  return absl::AbortedError(absl::StrCat(rpc, ": ", text, "; the driver with generation ",
+                                         driver.generation, " has the job now (eps job show)"));
+}
+
 absl::Status ShardFacts::CheckParts(absl::string_view rpc,
                                     absl::Span<const uint32_t> requested) const {
   std::vector<bool> named(parts.size(), false);

@@ -15,6 +15,7 @@
 #include "absl/types/span.h"
 #include "base/exit_code.h"
 #include "base/ids.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/numerics/loss_scale.h"
@@ -102,6 +103,7 @@ struct ShardFacts {
   uint64_t now_ms = 0;            // of the event that is being handled
 
   uint64_t incarnation = 0;  // names the process; a replay takes over that of the process before
+  DriverLease driver;        // of the driver that created the job last
   Term term;
   v1::JobState state = v1::JOB_STATE_IMPORTING;
   Failure failure;
@@ -141,6 +143,9 @@ struct ShardFacts {
   // granted, as far as this shard knows. `rpc` begins the text. REQUIRES: the part is one of the
   // job.
   absl::Status CheckGeneration(absl::string_view rpc, PartId part, uint64_t generation) const;
+  // Checks the lease of a driver that imports or sets a gate. Returns Aborted, with both leases, if
+  // another driver has created the job. `rpc` begins the text.
+  absl::Status CheckDriver(absl::string_view rpc, const DriverLease& lease) const;
   // Checks the parts that a request names: each is a part of the job, and none is named twice.
   absl::Status CheckParts(absl::string_view rpc, absl::Span<const uint32_t> requested) const;
   // Whether a request in this term has named a lease.

@@ -38,6 +38,7 @@ bool IsOwn(const Event& event) {
   return std::holds_alternative<event::OpDone>(event) ||
          std::holds_alternative<event::Timer>(event) ||
          std::holds_alternative<event::Opened>(event) ||
+         std::holds_alternative<event::NewDriver>(event) ||
          std::holds_alternative<event::Drain>(event);
 }
 
@@ -138,6 +139,11 @@ void ShardRouter::On(const event::Join& e) {
 void ShardRouter::On(const event::Beat& e) {
   if (leases_ != nullptr) return leases_->On(e);
   Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Session: ")});
+}
+
+// The caller has compared the boards.
+void ShardRouter::On(const event::NewDriver& e) {
+  if (!e.lease.IsBefore(facts_.driver)) facts_.driver = e.lease;
 }
 
 void ShardRouter::On(const event::Gate& e) {
@@ -245,6 +251,7 @@ std::unique_ptr<ShardRouter> ShardRouter::NextTerm(std::vector<Effect>* out) {
   next->facts_.now_ms = facts_.now_ms;
   next->facts_.term = *next_term_;
   next->facts_.incarnation = facts_.incarnation;
+  next->facts_.driver = facts_.driver;
   next->facts_.hold.draining_since_ms = facts_.hold.draining_since_ms;
   next->deferred_ = std::move(deferred_);
   if (leases_ != nullptr) next->leases_->Continue(leases_.get());

@@ -309,7 +309,8 @@ absl::StatusOr<BoardPlan> JobBoard::Claim(const v1::ClaimJobRequest& request) co
   job.clear_reason();
   job.mutable_driver()->set_driver_nonce(request.driver_nonce());
   job.mutable_driver()->set_host(request.host());
-  if (!comes_back) job.mutable_driver()->set_generation(old.driver().generation() + 1);
+  // No other lease of this board has that generation, whichever job it is for.
+  if (!comes_back) job.mutable_driver()->set_generation(head_.revision + 1);
   record.last_driver = request.driver_nonce();
   record.lease_expired = false;
   BoardPlan plan = Changed(std::move(record));

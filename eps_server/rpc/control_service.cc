@@ -188,7 +188,7 @@ grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext*,
     (*job)->Post(
         event::Gate{id, request->holder(),
                     request->has_step() ? std::make_optional(request->step()) : std::nullopt,
-                    request->lapses()});
+                    request->lapses(), ToDriverLease(request->lease())});
   } else {
     call->Fail(job.status());
   }

@@ -83,13 +83,16 @@ bool Matches(const JobShell& job, const JobSpec& spec, const std::vector<std::st
 
 struct JobHost::Creation {
   std::shared_ptr<JobShell> job;
+  DriverLease driver;
   std::vector<Created> waiters;
-  std::vector<absl::Status> results;  // by shard
+  std::vector<std::function<void()>> later;  // CreateJobs of later drivers, from the beginning
+  std::vector<absl::Status> results;         // by shard
   uint32_t missing = 0;
 };
 
-JobHost::JobHost(ShellEnvironment environment, PeerCaller* peers)
+JobHost::JobHost(ShellEnvironment environment, JobRecords records, PeerCaller* peers)
     : environment_(std::move(environment)),
+      records_(std::move(records)),
       peers_(peers),
       admission_(environment_.pool->lane(Lane::kClient), Sequence::kLongTasks) {}
 
@@ -160,18 +163,22 @@ absl::Status JobHost::CheckPeers(const std::vector<std::string>& servers, uint32
 
 absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
                                                         std::vector<std::string> servers,
-                                                        ShardId shard, Term term) {
+                                                        ShardId shard, Term term,
+                                                        const DriverLease& driver) {
   ShellEnvironment environment = environment_;
   environment.lifetime = std::make_shared<int>(0);
   retired_ = environment.lifetime;
   EPS_ASSIGN_OR_RETURN(
       std::shared_ptr<JobShell> job,
       JobShell::Create(std::move(spec), std::move(servers), shard, term, environment));
-  if (environment.durable) {
-    EPS_RETURN_IF_ERROR(environment.remember(job->id(), job->servers()));
+  if (records_.remember) {
+    EPS_RETURN_IF_ERROR(records_.remember({job->id(), job->servers(), driver}));
   }
   retired_.reset();
   Install(job);
+  driver_ = driver;
+  driver_everywhere_ = !driver.exists();
+  if (driver.exists()) job->Post(event::NewDriver{driver});
   return job;
 }
 
@@ -179,9 +186,9 @@ absl::Status JobHost::Reopen(ServedSpec served) {
   if (served.shard != ShardId(0)) {
     EPS_RETURN_IF_ERROR(CheckPeers(served.servers, served.shard.value()));
   }
-  EPS_ASSIGN_OR_RETURN(
-      const std::shared_ptr<JobShell> job,
-      Make(std::move(served.spec), std::move(served.servers), served.shard, Term(1)));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<JobShell> job,
+                       Make(std::move(served.spec), std::move(served.servers), served.shard,
+                            Term(1), served.driver));
   ready_.store(true, std::memory_order_release);
   if (!job->is_lead()) peers_->OpenLink(job);
   return absl::OkStatus();
@@ -190,6 +197,7 @@ absl::Status JobHost::Reopen(ServedSpec served) {
 void JobHost::Retire(const absl::Status& why) {
   const std::shared_ptr<JobShell> job = Drop();
   ready_.store(false, std::memory_order_release);
+  driver_ = DriverLease();
   if (job == nullptr) return;
   EPS_LOG_INFO("job \"" << job->spec().name << "\" is discarded: " << why.ToString());
   peers_->CloseLink();
@@ -198,14 +206,45 @@ void JobHost::Retire(const absl::Status& why) {
 }
 
 std::vector<v1::LeftJob> JobHost::LeftJobs() const {
-  return environment_.left_jobs ? environment_.left_jobs() : std::vector<v1::LeftJob>();
+  return records_.left_jobs ? records_.left_jobs() : std::vector<v1::LeftJob>();
+}
+
+absl::Status JobHost::CheckDriver(const JobSpec& spec, const DriverLease& lease) const {
+  const std::string& name = spec.name;
+  if (!lease.exists()) {
+    if (!driver_.exists() || Has(LeftJobs(), spec.id())) return absl::OkStatus();
+    return absl::AbortedError(
+        absl::StrCat("job \"", name,
+                     "\" is driven through the board of jobs (eps job ls); cancel "
+                     "it there before you train it without the board"));
+  }
+  if (!records_.board || lease.board != records_.board()) {
+    return absl::AbortedError(absl::StrCat(
+        "job \"", name, "\": the driver's lease is not of this server's board of jobs"));
+  }
+  if (!lease.IsBefore(driver_)) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("job \"", name, "\": this driver's lease (generation ",
+                                         lease.generation, ") is over; the driver with generation ",
+                                         driver_.generation, " has the job"));
+}
+
+absl::Status JobHost::TakeDriver(const DriverLease& lease) {
+  if (lease == driver_) return absl::OkStatus();
+  const std::shared_ptr<JobShell> job = this->job();
+  if (records_.remember) {
+    EPS_RETURN_IF_ERROR(records_.remember({job->id(), job->servers(), lease}));
+  }
+  driver_ = lease;
+  driver_everywhere_ = false;
+  job->Post(event::NewDriver{lease});
+  return absl::OkStatus();
 }
 
 void JobHost::Discard(const std::vector<v1::LeftJob>& left, JobId but) const {
-  if (!environment_.durable) return;
+  if (!records_.discard) return;
   for (const v1::LeftJob& one : left) {
     if (one.keep_state() || JobId(one.job_id()) == but) continue;
-    const absl::Status discarded = environment_.discard(JobId(one.job_id()));
+    const absl::Status discarded = records_.discard(JobId(one.job_id()));
     if (!discarded.ok()) EPS_LOG_WARN("the state of a job that has ended stays: " << discarded);
   }
 }
@@ -263,6 +302,7 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
                                                         kMaxConfigBytes, " are allowed")));
   }
 
+  const DriverLease driver = ToDriverLease(request.lease());
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
     if (!Has(LeftJobs(), existing->id())) {
@@ -273,27 +313,37 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
     return WhenRetiredIsGone(
         [this, request, deadline, done] { DoCreate(request, deadline, done); });
   }
+  status = CheckDriver(*spec, driver);
+  if (!status.ok()) return done(status);
   if (existing == nullptr) {
     Discard(LeftJobs(), spec->id());
-    auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1));
+    auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1), driver);
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
   }
+  status = TakeDriver(driver);
+  if (!status.ok()) return done(status);
   if (!request.config().empty()) {
     MutexLock lock(&mu_);
     config_ = request.config();
   }
   // While the job recovers, a shard with a new data directory may not know it yet.
-  const bool asks_nobody = existing->state() != v1::JOB_STATE_RECOVERING;
+  const bool asks_nobody = existing->state() != v1::JOB_STATE_RECOVERING && driver_everywhere_;
   if (ready_.load(std::memory_order_acquire) && asks_nobody) {
     return Reply(existing, std::move(done));
   }
   if (creation_ != nullptr) {
-    creation_->waiters.push_back(std::move(done));
+    if (creation_->driver == driver) {
+      creation_->waiters.push_back(std::move(done));
+    } else {
+      creation_->later.push_back(
+          [this, request, deadline, done = std::move(done)] { DoCreate(request, deadline, done); });
+    }
     return;
   }
   creation_ = std::make_shared<Creation>();
   creation_->job = existing;
+  creation_->driver = driver;
   creation_->waiters.push_back(std::move(done));
   PrepareShards(deadline);
 }
@@ -311,6 +361,7 @@ void JobHost::PrepareShards(Clock::time_point deadline) {
     for (const std::string& server : job->servers()) request.add_servers(server);
     request.set_shard(shard);
     request.set_term(1);
+    if (creation->driver.exists()) SetMessage(creation->driver, request.mutable_lease());
     for (const v1::LeftJob& one : LeftJobs()) *request.add_left_jobs() = one;
     peers_->Prepare(job->servers()[shard], std::move(request), deadline - kReplyMargin,
                     [this, creation, shard](absl::StatusOr<v1::PrepareJobReply> reply) {
@@ -338,13 +389,13 @@ void JobHost::OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t sha
   const bool was_ready = ready_.load(std::memory_order_acquire);
   ready_.store(was_ready || first.ok(), std::memory_order_release);
   if (first.ok()) {
+    driver_everywhere_ = creation->driver == driver_;
     for (Created& waiter : creation->waiters) Reply(creation->job, std::move(waiter));
-    return;
+  } else {
+    if (!was_ready && creation->job->untouched() && job() == creation->job) Retire(first);
+    for (Created& waiter : creation->waiters) waiter(first);
   }
-  if (!was_ready && creation->job->untouched() && job() == creation->job) {
-    Retire(first);
-  }
-  for (Created& waiter : creation->waiters) waiter(first);
+  for (const std::function<void()>& create : creation->later) admission_.Post(create);
 }
 
 void JobHost::Reply(std::shared_ptr<JobShell> job, Created done) {
@@ -385,20 +436,31 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
     Retire(absl::AbortedError("the lead prepares another job"));
     return WhenRetiredIsGone([this, request, done] { DoPrepare(request, done); });
   }
+  const DriverLease driver = ToDriverLease(request.lease());
   if (existing == nullptr) {
     Discard(left, spec->id());
     const Term term(std::max<uint64_t>(request.term(), 1));
-    auto created = Make(*std::move(spec), *std::move(servers), ShardId(shard), term);
+    auto created = Make(*std::move(spec), *std::move(servers), ShardId(shard), term, driver);
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
     ready_.store(true, std::memory_order_release);
     peers_->OpenLink(existing);
   }
+  if (driver.exists()) {
+    if (driver.IsBefore(driver_)) {
+      return done(absl::AbortedError(
+          absl::StrCat("PrepareJob: a driver with a later lease (generation ", driver_.generation,
+                       ", not ", driver.generation, ") has created the job")));
+    }
+    status = TakeDriver(driver);
+    if (!status.ok()) return done(status);
+  }
   v1::PrepareJobReply reply;
   reply.set_job_id(existing->id().value());
   reply.set_incarnation(environment_.incarnation);
   reply.set_reserved_bytes(existing->reserved_bytes());
-  done(reply);
+  // After the job has taken the driver, and what earlier ones had sent before.
+  existing->Run([done = std::move(done), reply] { done(reply); });
 }
 
 }  // namespace eps

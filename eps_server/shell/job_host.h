@@ -8,10 +8,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/mutex.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/shell/job_shell.h"
+#include "storage/cuts/catalogue.h"
 
 namespace eps {
 
@@ -35,6 +37,19 @@ class PeerCaller {
   virtual void CloseLink() = 0;
 };
 
+// The records that a server keeps about its jobs beside their state. A function that is not set
+// does nothing. JobHost calls one at a time; they may block.
+struct JobRecords {
+  // Records that the server reopens this job when it starts again.
+  std::function<absl::Status(const ServedJob&)> remember;
+  // Removes the state of a job that is not open; OK if there is none.
+  std::function<absl::Status(JobId)> discard;
+  // Returns the jobs that this server, as a lead, lets go when it gets another one.
+  std::function<std::vector<v1::LeftJob>()> left_jobs;
+  // Returns the name of this server's board of jobs (DriverLease::board).
+  std::function<uint64_t()> board;
+};
+
 // Owns the one job of this process. CreateJob makes it on the lead, PrepareJob on the other shards;
 // these requests are handled one at a time. Thread-safe; only Reopen blocks; replies are delivered
 // on any thread.
@@ -50,7 +65,7 @@ class JobHost {
   using Prepared = PeerCaller::Prepared;
 
   // `peers` outlives the host.
-  JobHost(ShellEnvironment environment, PeerCaller* peers);
+  JobHost(ShellEnvironment environment, JobRecords records, PeerCaller* peers);
   // REQUIRES: the pool has been destroyed, so that no request is in progress.
   ~JobHost();
 
@@ -61,7 +76,7 @@ class JobHost {
 
   // Creates the job on all its servers, with this server as the lead. Idempotent: reports the
   // existing job if it is the same. `deadline` is the caller's; the other shards get it less a
-  // margin for the reply.
+  // margin for the reply. Aborted if another driver has a later lease.
   void CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done);
   // Prepares this server as another shard of a lead's job. Idempotent like CreateJob.
   void PrepareJob(v1::PrepareJobRequest request, Prepared done);
@@ -101,11 +116,18 @@ class JobHost {
   absl::Status CheckPeers(const std::vector<std::string>& servers, uint32_t shard) const;
   // Returns the jobs that this server may let go as a lead.
   std::vector<v1::LeftJob> LeftJobs() const;
+  // Checks on the lead whether a driver with this lease, or without one, may create the job.
+  // Aborted if it may not.
+  absl::Status CheckDriver(const JobSpec& spec, const DriverLease& lease) const;
+  // Makes `lease` that of the last driver of the current job, durably, and tells the job.
+  absl::Status TakeDriver(const DriverLease& lease);
   // Removes the durable state of jobs that will not run again, except that of `but`.
   void Discard(const std::vector<v1::LeftJob>& left, JobId but) const;
-  // Creates a job and installs it. If that fails, `retired_` tracks the memory of the failed job.
+  // Creates a job that `driver` drives and installs it. If that fails, `retired_` tracks the memory
+  // of the failed job.
   absl::StatusOr<std::shared_ptr<JobShell>> Make(JobSpec spec, std::vector<std::string> servers,
-                                                 ShardId shard, Term term);
+                                                 ShardId shard, Term term,
+                                                 const DriverLease& driver);
   // Makes `job` the current job.
   void Install(std::shared_ptr<JobShell> job);
   // Gives up the current job, and returns it.
@@ -116,11 +138,14 @@ class JobHost {
   void WhenRetiredIsGone(std::function<void()> then, int attempts = 0);
 
   ShellEnvironment environment_;
+  const JobRecords records_;
   PeerCaller* const peers_;
   std::atomic<bool> draining_{false};
   Sequence admission_;
 
   std::shared_ptr<Creation> creation_;  // used on admission_
+  DriverLease driver_;                  // used on admission_; of the current job's last driver
+  bool driver_everywhere_ = false;      // used on admission_; every shard knows driver_
   std::atomic<bool> ready_{false};      // the job's other shards are prepared
   std::weak_ptr<const void> retired_;   // used on admission_; expires with a retired job
   mutable Mutex mu_;

@@ -45,12 +45,6 @@ struct ShellEnvironment {
   std::chrono::milliseconds unread_timeout{60'000};
   std::string trace;     // folder of TraceFile; empty disables
   bool durable = false;  // new_backend makes durable backends, whose cuts also hold residuals
-  // Records that the server reopens this job when it starts again. Set if `durable`.
-  std::function<absl::Status(JobId, const std::vector<std::string>& servers)> remember;
-  // Returns the jobs that this server, as a lead, lets go when it gets another one. May be null.
-  std::function<std::vector<v1::LeftJob>()> left_jobs;
-  // Removes the state of a job that is not open; OK if there is none. Set if `durable`.
-  std::function<absl::Status(JobId)> discard;
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Factories; tests replace them.

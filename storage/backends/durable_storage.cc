@@ -90,6 +90,7 @@ absl::StatusOr<std::optional<ServedSpec>> DurableStorage::Served() const {
   EPS_ASSIGN_OR_RETURN(found.spec, JobSpec::Parse(job.spec_text));
   found.servers = served->servers;
   found.shard = ShardId(job.shard);
+  found.driver = served->driver;
   if (job.shards != found.servers.size()) {
     return absl::DataLossError(
         absl::StrFormat("%s/catalogue: job %016x is of %d shards, and %d servers are kept for it",
@@ -98,8 +99,8 @@ absl::StatusOr<std::optional<ServedSpec>> DurableStorage::Served() const {
   return std::optional<ServedSpec>(std::move(found));
 }
 
-absl::Status DurableStorage::Remember(JobId job, const std::vector<std::string>& servers) {
-  return Catalogue(store_.get()).SetServed({job, servers});
+absl::Status DurableStorage::Remember(const ServedJob& job) {
+  return Catalogue(store_.get()).SetServed(job);
 }
 
 absl::Status DurableStorage::Discard(JobId job) {

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/executor.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
@@ -47,6 +48,7 @@ struct ServedSpec {
   JobSpec spec;
   std::vector<std::string> servers;
   ShardId shard;
+  DriverLease driver;  // of the driver that created the job last
 };
 
 // The data directory of a server: its lock, its catalogue, and a folder of extents for each job.
@@ -85,8 +87,8 @@ class DurableStorage {
 
   // Returns the job of the last Remember, or nullopt.
   absl::StatusOr<std::optional<ServedSpec>> Served() const;
-  // Makes `job`, which has a backend here, the job that Served returns.
-  absl::Status Remember(JobId job, const std::vector<std::string>& servers);
+  // Makes the job, which has a backend here, the one that Served returns.
+  absl::Status Remember(const ServedJob& job);
 
   // Removes a job that has no backend here, as RemoveJob of storage/cuts/job_folders.h does. OK if
   // there is none.

@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
+#include "base/job/drivers/driver_lease.h"
 #include "storage/cuts/cut.h"
 #include "storage/records/key_value_store.h"
 
@@ -49,10 +50,12 @@ struct CatalogueLog {
   uint64_t position = 0;  // where the entries after log.base begin
 };
 
-// The job that a server opens when it restarts, and the job's servers in shard order.
+// The job that a server opens when it restarts, the job's servers in shard order, and the lease of
+// the driver that created the job last.
 struct ServedJob {
   JobId id;
   std::vector<std::string> servers;
+  DriverLease driver = {};
 };
 
 // Typed access to a KeyValueStore, without a cache. Thread-compatible; calls block. Every change is

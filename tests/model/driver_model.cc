@@ -355,8 +355,9 @@ void Drivers::CrashShard(const State& now, int i) const {
   Next next = {now};
   State& state = next.state;
   ++state.shard_crashes;
+  const uint8_t fence = state.shards[i].fence;
   state.shards[i] = Shard();
-  if (On(DriverRule::kFenceAtRegister)) state.shards[i].fence = state.generation;
+  if (On(DriverRule::kFenceIsDurable)) state.shards[i].fence = fence;
   for (int driver = 0; driver < kDrivers; ++driver) {
     Driver& own = state.drivers[driver];
     if (own.phase != Phase::kImports && own.phase != Phase::kFinishes) continue;

@@ -3,8 +3,7 @@
 
 // Programs that drive one job, as a state machine: the rules D1 to D9 of docs/protocol.md
 // ("Drivers"), with an exhaustive search over every order of messages and faults within the bounds
-// of a configuration. None of these rules is part of the build yet: it has one driver, which nobody
-// replaces while it lives.
+// of a configuration.
 //
 // Each of two or three driver processes takes the lock of the output folder, claims the job from
 // the lead, imports the weights into two shards if nobody has, and then writes the checkpoint of
@@ -32,7 +31,7 @@ enum class DriverRule : uint8_t {
   kGenerationIsDurable,  // D2: each claim adds 1, whatever happened before
   kShardsFence,          // D3: a shard refuses a lower generation than it has seen
   kCreateFences,         // D4: CreateJob is answered when every shard has the generation
-  kFenceAtRegister,      // D5: the lead tells it to a shard that registers
+  kFenceIsDurable,       // D5: a shard keeps it when its process ends
   kLock,                 // D6: a driver takes the lock of the folder before it claims
   kAskBeforeRename,      // D7: it asks the lead before it renames
   kLatestInOrder,        // D8: `latest` moves only to a (generation, step) that is not lower

@@ -80,11 +80,11 @@ TEST(DriverModel, NoViolationWithFaults) {
   ExpectClean({
       {Crash(), 723},
       {With(Crash(), kLeadCrash), 1446},
-      {With(Crash(), kShardCrash), 2774},
+      {With(Crash(), kShardCrash), 2702},
       {With(DriverConfig(), kRollBack), 90},
       {Expiry(), 136},
       {With(Expiry(), kNoLocks), 2898},
-      {With(With(Expiry(), kNoLocks), kShardCrash), 11956},
+      {With(With(Expiry(), kNoLocks), kShardCrash), 11828},
       {With(With(Expiry(), kNoLocks), kThreeSteps), 9975},
       {With(DriverConfig(), kAll), 32140},
   });
@@ -94,7 +94,7 @@ TEST(DriverModel, NoViolationInLongSearches) {
   if (std::getenv("EPS_LONG") == nullptr) return;
   ExpectClean({
       {With(With(DriverConfig(), kAll), kNoLocks), 1664404},
-      {With(With(With(DriverConfig(), kAll), kNoLocks), kShardCrash), 5931964},
+      {With(With(With(DriverConfig(), kAll), kNoLocks), kShardCrash), 5912460},
   });
 }
 
@@ -127,8 +127,8 @@ TEST(DriverModel, D4CreateJobFencesEveryShard) {
   ExpectFound(Without(DriverRule::kCreateFences, Crash()), kFencedState, 8);
 }
 
-TEST(DriverModel, D5ShardThatRegistersIsFenced) {
-  const DriverConfig config = Without(DriverRule::kFenceAtRegister, With(Crash(), kShardCrash));
+TEST(DriverModel, D5ShardsKeepTheirFence) {
+  const DriverConfig config = Without(DriverRule::kFenceIsDurable, With(Crash(), kShardCrash));
   ExpectFound(config, kMixedState, 108);
   ExpectFound(config, kFencedState, 6);
 }

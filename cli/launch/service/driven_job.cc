@@ -115,6 +115,7 @@ absl::StatusOr<std::vector<std::string>> DrivenJob::Command() const {
       absl::StrCat("--servers=", absl::StrJoin(plan_->servers, ",")), "--worker.count=0",
       absl::StrCat("--out=", folder_),
       absl::StrCat("--resume=", begins && resume != "none" ? resume : "latest"),
+      absl::StrCat("--driver-lease=", ToText(lease_.id())),
       // The state of the servers is that of the job, and the job goes on there.
       "--storage.kind=nvme"};
 }

@@ -34,7 +34,7 @@ JobLease::JobLease(SchedulerClient* client, std::string nonce, const v1::ClaimJo
     : client_(client),
       nonce_(std::move(nonce)),
       job_(claim.job()),
-      lease_generation_(claim.job().driver().generation()),
+      id_{claim.board(), claim.job().driver().generation()},
       length_(std::chrono::milliseconds(claim.lease_ms())),
       valid_until_(asked + length_),
       due_(asked) {}
@@ -45,7 +45,7 @@ absl::Status JobLease::Send(v1::ReportJobRequest report) {
   report.set_name(job_.name());
   report.set_uid(job_.uid());
   report.set_driver_nonce(nonce_);
-  report.set_lease_generation(lease_generation_);
+  report.set_lease_generation(id_.generation);
   EPS_ASSIGN_OR_RETURN(v1::ReportJobReply reply, client_->Report(std::move(report)));
   if (reply.has_job()) job_ = std::move(*reply.mutable_job());
   if (reply.lease_ms() > 0) length_ = std::chrono::milliseconds(reply.lease_ms());

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/job/drivers/driver_lease.h"
 #include "eps/v1/scheduler.pb.h"
 #include "wire/scheduler_client.h"
 
@@ -22,6 +23,8 @@ class JobLease {
 
   // The job as the lead saw it last, with what is wanted of it.
   const v1::Job& job() const { return job_; }
+  // Names the lease to the servers.
+  const DriverLease& id() const { return id_; }
   // When the next report is due, if nothing has changed.
   Clock::time_point due() const { return due_; }
 
@@ -39,7 +42,7 @@ class JobLease {
   SchedulerClient* const client_;
   const std::string nonce_;
   v1::Job job_;
-  uint64_t lease_generation_;
+  DriverLease id_;
   Clock::duration length_;
   Clock::time_point valid_until_;
   Clock::time_point due_;

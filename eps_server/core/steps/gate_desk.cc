@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 
 namespace eps {
 namespace {
@@ -37,6 +38,7 @@ absl::Status GateDesk::Check(const event::Gate& e) const {
                      " bytes that do not begin with \"drain/\", not \"",
                      e.holder.substr(0, kMaxHolderBytes), "\""));
   }
+  if (e.holder == kDriverHolder) EPS_RETURN_IF_ERROR(facts_.CheckDriver("Gate", e.lease));
   const size_t others = table_.gates().size() - draining_.size();
   if (e.step.has_value() && table_.gates().count(e.holder) == 0 && others >= kMaxHolders) {
     return absl::ResourceExhaustedError(

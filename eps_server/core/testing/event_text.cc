@@ -24,6 +24,11 @@ std::string Text(const std::shared_ptr<const EncodedChunk>& data_or_null) {
 
 std::string Text(const absl::Status& status) { return absl::StrCat("{", status.ToString(), "}"); }
 
+std::string Text(const DriverLease& lease) {
+  if (!lease.exists()) return "";
+  return absl::StrCat(" lease ", lease.board, ":", lease.generation);
+}
+
 std::string Text(const CutId& cut) { return absl::StrCat(cut.step.value(), "/", cut.term.value()); }
 
 std::string Text(const CutBorder& border) {
@@ -173,21 +178,24 @@ struct EventText {
   std::string operator()(const event::PushInvalid& e) const {
     return absl::StrCat("PushInvalid on ", e.stream.value(), " tag ", e.tag, " ", Text(e.status));
   }
+  std::string operator()(const event::NewDriver& e) const {
+    return absl::StrCat("NewDriver", Text(e.lease));
+  }
   std::string operator()(const event::ImportInitialize& e) const {
-    return absl::StrCat("ImportInitialize on ", e.stream.value());
+    return absl::StrCat("ImportInitialize on ", e.stream.value(), Text(e.lease));
   }
   std::string operator()(const event::ImportChunk& e) const {
     return absl::StrCat("ImportChunk on ", e.stream.value(), " chunk ", e.chunk.value(), " at ",
-                        e.version.value(), Text(e.state));
+                        e.version.value(), Text(e.state), Text(e.lease));
   }
   std::string operator()(const event::ImportResidual& e) const {
     return absl::StrCat("ImportResidual on ", e.stream.value(), " chunk ", e.chunk.value(), ",",
-                        e.use.value(), ",", e.part.value(), Text(e.residual));
+                        e.use.value(), ",", e.part.value(), Text(e.residual), Text(e.lease));
   }
   std::string operator()(const event::ImportFinish& e) const {
-    return absl::StrFormat("ImportFinish on %d step %d version %d update %d norm %a",
+    return absl::StrFormat("ImportFinish on %d step %d version %d update %d norm %a%s",
                            e.stream.value(), e.step.value(), e.version.value(), e.update,
-                           e.lagged_norm);
+                           e.lagged_norm, Text(e.lease));
   }
   std::string operator()(const event::Export& e) const { return RpcText("Export", e); }
   std::string operator()(const event::ExportDrained& e) const {
@@ -200,7 +208,7 @@ struct EventText {
   std::string operator()(const event::Gate& e) const {
     return absl::StrCat("Gate on ", e.stream.value(), " of ", e.holder,
                         e.step.has_value() ? absl::StrCat(" step ", *e.step) : " lifted",
-                        e.lapses ? " lapses" : "");
+                        e.lapses ? " lapses" : "", Text(e.lease));
   }
   std::string operator()(const event::Drain&) const { return "Drain"; }
   std::string operator()(const event::OpDone& e) const {

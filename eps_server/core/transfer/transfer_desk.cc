@@ -29,8 +29,13 @@ absl::Status TransferDesk::CheckImporting() const {
   return absl::OkStatus();
 }
 
+absl::Status TransferDesk::CheckImport(const DriverLease& lease) const {
+  const absl::Status driver = facts_.CheckDriver("ImportState", lease);
+  return driver.ok() ? CheckImporting() : driver;
+}
+
 void TransferDesk::On(const event::ImportInitialize& e) {
-  const absl::Status importing = CheckImporting();
+  const absl::Status importing = CheckImport(e.lease);
   if (!importing.ok()) return outbox_->Close(e.stream, importing);
   const bool runs = std::any_of(import_ops_.begin(), import_ops_.end(),
                                 [](const auto& op) { return op.second.initializes; });
@@ -49,7 +54,7 @@ void TransferDesk::On(const event::ImportInitialize& e) {
 }
 
 void TransferDesk::On(const event::ImportChunk& e) {
-  const absl::Status importing = CheckImporting();
+  const absl::Status importing = CheckImport(e.lease);
   if (!importing.ok()) return outbox_->Close(e.stream, importing);
   if (facts_.Owned(e.chunk) == nullptr) {
     return outbox_->Close(e.stream, absl::InvalidArgumentError(absl::StrCat(
@@ -62,14 +67,14 @@ void TransferDesk::On(const event::ImportChunk& e) {
 }
 
 void TransferDesk::On(const event::ImportResidual& e) {
-  const absl::Status importing = CheckImporting();
+  const absl::Status importing = CheckImport(e.lease);
   if (!importing.ok()) return outbox_->Close(e.stream, importing);
   outbox_->Raise(internal_event::ResidualImported{{e.chunk, e.use, e.part}, e.residual});
 }
 
 void TransferDesk::On(const event::ImportFinish& e) {
   if (refused_.count(e.stream) > 0) return;
-  const absl::Status importing = CheckImporting();
+  const absl::Status importing = CheckImport(e.lease);
   if (!importing.ok()) return outbox_->Close(e.stream, importing);
   Import& job = imports_[e.stream];
   job.finish = true;

@@ -83,6 +83,8 @@ class TransferDesk {
   };
 
   absl::Status CheckImporting() const;
+  // As CheckImporting, for a request of a driver with this lease.
+  absl::Status CheckImport(const DriverLease& lease) const;
   void PumpExports();
   void OnImportDone(const ImportOp& op, const BackendDone& done);
   void OnExportDone(const ExportOp& op, const BackendDone& done);

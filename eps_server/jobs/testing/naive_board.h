@@ -120,7 +120,7 @@ class NaiveBoard {
       return absl::StatusCode::kUnavailable;
     }
     const bool same_lease = job.lease_ran_out && job.last_holder == r.driver_nonce();
-    if (!same_lease) ++job.lease_generation;
+    if (!same_lease) job.lease_generation = changes.size() + 1;
     if (!same_lease || job.phase == v1::JOB_PHASE_QUEUED) job.phase = v1::JOB_PHASE_STARTING;
     job.holder = job.last_holder = r.driver_nonce();
     job.lease_ran_out = false;

@@ -41,7 +41,7 @@ TEST(SessionCall, KeepsOnlyTheNewestUnreadNotice) {
   environment.pool = pool.get();
   environment.timers = &timers;
   environment.account = &account;
-  auto host = std::make_unique<JobHost>(environment, &peers);
+  auto host = std::make_unique<JobHost>(environment, JobRecords(), &peers);
   v1::CreateJobRequest request;
   request.set_spec_text(TinySyntheticSpec().ToText());
   request.add_servers("a:1");

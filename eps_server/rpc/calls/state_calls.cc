@@ -58,10 +58,13 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
         absl::StrCat("a loss scale of 2^", scale, ", expected 2^0 to 2^", kMaxLossScaleLog2));
   }
   NoteBorder(message);
+  lease_ = ToDriverLease(message.lease());
   if (message.initialize()) {
     if (initialize_sent_) return absl::InvalidArgumentError("initialize was sent before");
     initialize_sent_ = true;
-    work_.Post([self = Self()] { self->PostUnlessEnding(event::ImportInitialize{self->id()}); });
+    work_.Post([self = Self(), lease = lease_] {
+      self->PostUnlessEnding(event::ImportInitialize{self->id(), lease});
+    });
   }
   if (message.last() || !pieces.empty()) {
     const absl::Status status = TakeSlice(message, pieces);
@@ -73,10 +76,11 @@ absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
         absl::StrCat("finish while chunk ", open_.begin()->first, " is not complete"));
   }
   finish_sent_ = true;
-  work_.Post([self = Self(), border = border_] {
+  work_.Post([self = Self(), border = border_, lease = lease_] {
     event::ImportFinish finish{self->id(), Step(border.step()), Version(border.version()),
                                border.update(), border.lagged_norm()};
     if (border.has_loss_scale()) finish.loss_scale = ToLossScale(border.loss_scale());
+    finish.lease = lease;
     self->PostUnlessEnding(finish);
   });
   return absl::OkStatus();
@@ -155,20 +159,21 @@ void ImportCall::DeliverResidual(const v1::ImportStateRequest& message, Bytes re
           "ImportState: residual of chunk ", id.value(), ": ", std::string(status.message()))));
     }
     self->job()->Post(event::ImportResidual{self->id(), id, StageId(header.residual().use_stage()),
-                                            PartId(header.residual().part()), residual});
+                                            PartId(header.residual().part()), residual,
+                                            ToDriverLease(header.lease())});
   });
 }
 
 void ImportCall::Deliver(ChunkId chunk, uint32_t crc32c, Bytes state) {
   in_flight_.fetch_add(1);
-  work_.Post([self = Self(), chunk, crc32c, version = Version(border_.version()),
+  work_.Post([self = Self(), chunk, crc32c, version = Version(border_.version()), lease = lease_,
               state = std::move(state)] {
     const absl::Status status = CheckCrc(state, crc32c);
     if (!status.ok()) {
       return self->End(absl::InvalidArgumentError(
           absl::StrCat("ImportState: chunk ", chunk.value(), ": ", std::string(status.message()))));
     }
-    self->job()->Post(event::ImportChunk{self->id(), chunk, version, state});
+    self->job()->Post(event::ImportChunk{self->id(), chunk, version, state, lease});
   });
 }
 

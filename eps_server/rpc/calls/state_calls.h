@@ -66,6 +66,7 @@ class ImportCall final : public ReadCall {
 
   // Used while a message is handled, and messages are handled one at a time.
   v1::ImportStateRequest border_;              // only the fields of the border
+  DriverLease lease_;                          // of the newest message
   std::map<uint32_t, PayloadAssembler> open_;  // by chunk
   bool initialize_sent_ = false;
   bool finish_sent_ = false;

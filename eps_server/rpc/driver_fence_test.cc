@@ -1,0 +1,215 @@
+// Which driver may create a job, import its state and set its gate: the rules D3 to D5 of
+// docs/protocol.md.
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <future>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/job/drivers/driver_lease.h"
+#include "base/testing/test_specs.h"
+#include "eps/v1/scheduler.grpc.pb.h"
+#include "eps_server/jobs/testing/board_requests.h"
+#include "eps_server/rpc/testing/test_client.h"
+#include "grpcpp/channel.h"
+#include "gtest/gtest.h"
+#include "wire/grpc_status.h"
+
+namespace eps {
+namespace {
+
+constexpr size_t kServers = 2;
+constexpr DriverLease kNoLease;
+
+// Two servers with data directories. The first is the lead, and its board has given leases.
+class DriverFenceTest : public testing::Test {
+ protected:
+  DriverFenceTest()
+      : folder_(absl::StrCat(testing::TempDir(), "/driver-fence-",
+                             testing::UnitTest::GetInstance()->current_test_info()->name(), "-",
+                             getpid())) {
+    std::filesystem::remove_all(folder_);
+    for (size_t i = 0; i < kServers; ++i) {
+      servers_.push_back(nullptr);
+      addresses_.emplace_back("127.0.0.1:0");
+      Start(i);
+    }
+    v1::SubmitJobReply submitted;
+    EXPECT_TRUE(board()->SubmitJob(NewContext().get(), SubmitOf("a"), &submitted).ok());
+    v1::ClaimJobReply claimed;
+    EXPECT_TRUE(board()->ClaimJob(NewContext().get(), ClaimOf(1, "a"), &claimed).ok());
+    early_ = {claimed.board(), claimed.job().driver().generation()};
+    late_ = {early_.board, early_.generation + 1};
+  }
+  ~DriverFenceTest() override {
+    servers_.clear();
+    std::filesystem::remove_all(folder_);
+  }
+
+  // Starts a server again, at the address that it had.
+  void Start(size_t i) {
+    servers_[i].reset();
+    ServerOptions options;
+    options.listen = addresses_[i];
+    options.threads = 2;
+    options.memory_limit_bytes = uint64_t{1} << 30;
+    options.storage.emplace();
+    options.storage->kind = "dram";
+    options.storage->path = absl::StrCat(folder_, "/", i);
+    options.storage->staging_bytes = uint64_t{8} << 20;
+    auto server = Server::Start(options);
+    ASSERT_TRUE(server.ok()) << server.status();
+    servers_[i] = *std::move(server);
+    addresses_[i] = servers_[i]->address();
+    clients_[i] = std::make_unique<TestClient>(addresses_[i]);
+  }
+  std::unique_ptr<v1::Scheduler::Stub> board() {
+    return v1::Scheduler::NewStub(clients_[0]->channel());
+  }
+
+  absl::Status Create(const DriverLease& lease) {
+    v1::CreateJobRequest request;
+    request.set_request_id("create");
+    request.set_spec_text(spec_.ToText());
+    for (const std::string& address : addresses_) request.add_servers(address);
+    if (lease.exists()) SetMessage(lease, request.mutable_lease());
+    v1::CreateJobReply reply;
+    return FromGrpc(clients_[0]->control().CreateJob(NewContext().get(), request, &reply), "");
+  }
+  // Sends initialize and finish to a server.
+  absl::Status Import(size_t server, const DriverLease& lease) {
+    const auto context = NewContext();
+    v1::ImportStateReply reply;
+    const auto stream = clients_[server]->control().ImportState(context.get(), &reply);
+    v1::ImportStateRequest request;
+    request.set_job_id(spec_.id().value());
+    if (lease.exists()) SetMessage(lease, request.mutable_lease());
+    request.set_initialize(true);
+    stream->Write(request);
+    request.clear_initialize();
+    request.set_finish(true);
+    stream->Write(request);
+    stream->WritesDone();
+    return FromGrpc(stream->Finish(), "");
+  }
+  absl::Status Gate(const DriverLease& lease, const std::string& holder = "driver") {
+    v1::GateRequest request;
+    request.set_job_id(spec_.id().value());
+    request.set_holder(holder);
+    request.set_step(5);
+    if (lease.exists()) SetMessage(lease, request.mutable_lease());
+    v1::GateReply reply;
+    return FromGrpc(clients_[0]->control().Gate(NewContext().get(), request, &reply), "");
+  }
+  void WaitFor(size_t server, v1::JobState state) {
+    EXPECT_TRUE(clients_[server]->WaitForStatus([&](const v1::StatusReply& status) {
+      return status.state() == state;
+    })) << v1::JobState_Name(state);
+  }
+  void CreateAndWait(const DriverLease& lease) {
+    const absl::Status created = Create(lease);
+    ASSERT_TRUE(created.ok()) << created;
+    for (size_t i = 0; i < kServers; ++i) WaitFor(i, v1::JOB_STATE_IMPORTING);
+  }
+  static void ExpectFenced(const absl::Status& status) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
+  }
+
+  const JobSpec spec_ = TinySyntheticSpec();
+  const std::string folder_;
+  std::vector<std::unique_ptr<Server>> servers_;
+  std::vector<std::string> addresses_;
+  std::unique_ptr<TestClient> clients_[kServers];
+  DriverLease early_;
+  DriverLease late_;
+};
+
+TEST_F(DriverFenceTest, RefusesImportsOfAnEarlierDriver) {
+  CreateAndWait(early_);
+  ASSERT_TRUE(Create(late_).ok());
+  for (size_t i = 0; i < kServers; ++i) {
+    const absl::Status fenced = Import(i, early_);
+    ExpectFenced(fenced);
+    EXPECT_TRUE(absl::StrContains(fenced.message(), absl::StrCat("generation ", late_.generation)))
+        << fenced;
+    ExpectFenced(Import(i, kNoLease));
+    ExpectFenced(Import(i, {late_.board + 1, late_.generation}));
+  }
+  for (size_t i = 0; i < kServers; ++i) EXPECT_TRUE(Import(i, late_).ok()) << i;
+  WaitFor(0, v1::JOB_STATE_RUNNING);
+}
+
+TEST_F(DriverFenceTest, RefusesGatesOfAnEarlierDriver) {
+  CreateAndWait(late_);
+  for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, late_).ok());
+  WaitFor(0, v1::JOB_STATE_RUNNING);
+  ExpectFenced(Gate(early_));
+  ExpectFenced(Gate(kNoLease));
+  EXPECT_TRUE(Gate(late_).ok());
+  EXPECT_TRUE(Gate(kNoLease, "save/somebody").ok()) << "others need no lease";
+}
+
+TEST_F(DriverFenceTest, OnlyLaterDriversMayCreateTheJob) {
+  CreateAndWait(late_);
+  ExpectFenced(Create(early_));
+  ExpectFenced(Create({late_.board + 1, late_.generation + 1}));
+  const absl::Status without = Create(kNoLease);
+  ExpectFenced(without);
+  EXPECT_TRUE(absl::StrContains(without.message(), "eps job ls")) << without;
+  EXPECT_TRUE(Create(late_).ok()) << "a repeat";
+}
+
+TEST_F(DriverFenceTest, AForeignLeaseCreatesNothing) {
+  ExpectFenced(Create({late_.board + 1, late_.generation}));
+  v1::GetJobReply reply;
+  EXPECT_EQ(clients_[0]->control().GetJob(NewContext().get(), {}, &reply).error_code(),
+            grpc::StatusCode::NOT_FOUND);
+}
+
+TEST_F(DriverFenceTest, RestartedServersKeepTheFence) {
+  CreateAndWait(early_);
+  ASSERT_TRUE(Create(late_).ok());
+  for (size_t i = 0; i < kServers; ++i) Start(i);
+  for (size_t i = 0; i < kServers; ++i) {
+    WaitFor(i, v1::JOB_STATE_IMPORTING);
+    ExpectFenced(Import(i, early_));
+  }
+  ExpectFenced(Create(early_));
+  EXPECT_TRUE(Create(late_).ok());
+}
+
+TEST_F(DriverFenceTest, CreateJobWaitsForEveryShard) {
+  CreateAndWait(early_);
+  servers_[1].reset();
+  auto created = std::async(std::launch::async, [this] { return Create(late_); });
+  // The lead knows the later driver already, and the call must not have ended.
+  ASSERT_TRUE(clients_[0]->WaitForStatus(
+      [&](const v1::StatusReply&) { return Create(early_).code() == absl::StatusCode::kAborted; }));
+  EXPECT_EQ(created.wait_for(std::chrono::milliseconds(300)), std::future_status::timeout);
+  Start(1);
+  const absl::Status status = created.get();
+  EXPECT_TRUE(status.ok()) << status;
+  WaitFor(1, v1::JOB_STATE_IMPORTING);
+  ExpectFenced(Import(1, early_));
+}
+
+TEST_F(DriverFenceTest, AJobThatEndedNeedsNoLease) {
+  CreateAndWait(early_);
+  for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, early_).ok());
+  WaitFor(0, v1::JOB_STATE_RUNNING);
+  v1::ListJobsReply jobs;
+  ASSERT_TRUE(board()->ListJobs(NewContext().get(), {}, &jobs).ok());
+  v1::ReportJobReply reply;
+  const auto end = WithId(EndOf(jobs.jobs(0), 0), spec_.id().value());
+  ASSERT_TRUE(board()->ReportJob(NewContext().get(), end, &reply).ok());
+  EXPECT_TRUE(Create(kNoLease).ok());
+  EXPECT_TRUE(Gate(kNoLease).ok());
+}
+
+}  // namespace
+}  // namespace eps
