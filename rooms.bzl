@@ -30,7 +30,7 @@ ROOMS = {
     "base/files": ["base"],
     "base/config": _BASE,
     "proto": [],
-    "wire": ["base", "base/job", "proto"],
+    "wire": ["base", "base/job", "base/files", "proto"],
     "compression": ["base", "base/job"],
     "optimizer": ["base", "base/job", "compression"],
     "storage": ["base", "base/job", "storage/disk", "storage/cuts"] + _NUMBERS,

@@ -18,6 +18,7 @@
 #include "eps_server/rpc/data_service.h"
 #include "eps_server/rpc/grpc_peers.h"
 #include "eps_server/rpc/metrics.h"
+#include "eps_server/rpc/role_guard.h"
 #include "eps_server/rpc/scheduler_service.h"
 #include "eps_server/rpc/shard_service.h"
 #include "eps_server/shell/job_host.h"
@@ -28,6 +29,7 @@
 #include "grpcpp/server_builder.h"
 #include "wire/acceptor.h"
 #include "wire/channel.h"
+#include "wire/security/identity.h"
 
 namespace eps {
 namespace {
@@ -78,12 +80,22 @@ absl::Status CheckListen(const char* key, const std::string& address, bool insec
     return absl::InvalidArgumentError(absl::StrCat(key, ": ", std::string(status.message())));
   }
   if (!IsLoopback(address) && !insecure) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(key, ": ", address,
-                     " can be reached from other machines, and without TLS anyone who can connect ",
-                     harm, "; pass --insecure if you trust the network, or listen on 127.0.0.1"));
+    return absl::PermissionDeniedError(absl::StrCat(
+        key, ": ", address,
+        " can be reached from other machines, and without TLS anyone who can connect ", harm,
+        "; give the server a certificate (security.dir), listen on 127.0.0.1, or pass "
+        "--insecure if you trust the network"));
   }
   return absl::OkStatus();
+}
+
+// Returns the credentials of a server at this address. With TLS, it checks the role of each caller.
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& address) {
+  if (!UsesTls(address)) return grpc::InsecureServerCredentials();
+  const Identity& identity = *ProcessIdentityOrNull();
+  const std::shared_ptr<grpc::ServerCredentials> credentials = identity.ForServers();
+  credentials->SetAuthMetadataProcessor(std::make_shared<RoleGuard>(identity.trust_domain()));
+  return credentials;
 }
 
 }  // namespace
@@ -217,7 +229,8 @@ absl::Status Server::Impl::Reopen() {
 
 absl::Status Server::Impl::Listen(const ServerOptions& options) {
   KeepGrpcInitialised();
-  auto acceptor = Acceptor::Listen(options.listen, ConnectionLimit(options.max_connections));
+  auto acceptor = Acceptor::Listen(options.listen, ConnectionLimit(options.max_connections),
+                                   UsesTls(options.listen));
   if (!acceptor.ok()) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", options.listen,
@@ -234,7 +247,7 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
   builder.SetResourceQuota(transports);
   auto connections = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      grpc::InsecureServerCredentials());
+      CredentialsOf(options.listen));
   builder.RegisterService(&control_);
   builder.RegisterService(&data_);
   builder.RegisterService(&shard_);
@@ -327,7 +340,8 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  EPS_RETURN_IF_ERROR(CheckListen("servers.listen", options.listen, options.insecure,
+  EPS_RETURN_IF_ERROR(CheckListen("servers.listen", options.listen,
+                                  options.insecure || UsesTls(options.listen),
                                   "could read and change the weights"));
   if (!options.metrics.empty()) {
     EPS_RETURN_IF_ERROR(CheckListen("servers.metrics", options.metrics, options.insecure,

@@ -96,7 +96,7 @@ bool SetOption(const Descriptor& fd, int level, int name, int value) {
 }
 
 // Listens on one address. Connections inherit the options. Writes the port into `*address`.
-absl::StatusOr<Descriptor> ListenOn(std::string* address) {
+absl::StatusOr<Descriptor> ListenOn(std::string* address, bool tls) {
   auto* const where = reinterpret_cast<sockaddr*>(address->data());
   auto size = static_cast<socklen_t>(address->size());
   Descriptor fd(socket(where->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -107,7 +107,7 @@ absl::StatusOr<Descriptor> ListenOn(std::string* address) {
       !SetOption(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, kKeepAliveTimeoutMs)) {
     return LastError("setsockopt");
   }
-  LimitUnread(fd.get(), kMaxEarlyBytes);
+  if (!tls) LimitUnread(fd.get(), kMaxEarlyBytes);
   if (bind(fd.get(), where, size) != 0) return LastError("bind");
   if (listen(fd.get(), SOMAXCONN) != 0) return LastError("listen");
   if (getsockname(fd.get(), where, &size) != 0) return LastError("getsockname");
@@ -159,18 +159,18 @@ bool OpenSockets::Holds(int fd) const {
   return it != inodes_.end() && fstat(fd, &info) == 0 && info.st_ino == it->second;
 }
 
-absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const std::string& address,
-                                                           size_t most) {
+absl::StatusOr<std::unique_ptr<Acceptor>> Acceptor::Listen(const std::string& address, size_t most,
+                                                           bool tls) {
   const auto [host, port] = HostAndPort(address);
   EPS_ASSIGN_OR_RETURN(std::vector<std::string> found, Resolve(host, port));
   Descriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.ok()) return LastError("eventfd");
-  std::unique_ptr<Acceptor> acceptor(new Acceptor(most, std::move(wake)));
+  std::unique_ptr<Acceptor> acceptor(new Acceptor(most, tls, std::move(wake)));
   absl::Status missing = absl::UnavailableError("the host has no address");
   for (std::string& where : found) {
     // Port 0 means one free port for all addresses.
     if (*PortOf(&where) == 0) *PortOf(&where) = htons(static_cast<uint16_t>(acceptor->port_));
-    absl::StatusOr<Descriptor> listener = ListenOn(&where);
+    absl::StatusOr<Descriptor> listener = ListenOn(&where, tls);
     if (absl::IsNotFound(listener.status())) {
       missing = absl::UnavailableError(listener.status().message());
       continue;
@@ -247,6 +247,8 @@ bool Acceptor::AcceptSome(int listener) {
     const auto now = OpenSockets::Clock::now();
     if (!open_.Add(fd, now)) {
       Refuse(fd, "as many as may be are open");
+    } else if (tls_) {
+      Give(fd, listener);
     } else if (send(fd, kGreeting, sizeof(kGreeting), MSG_NOSIGNAL) != sizeof(kGreeting)) {
       close(fd);
     } else {
@@ -301,16 +303,19 @@ void Acceptor::GiveNext() {
     } else {
       next->state = Arrival::kGiven;
       next->since = OpenSockets::Clock::now();
-      giver_->Post([this, fd = next->fd, listener = next->listener] {
-        Connections::NewConnectionParameters connection;
-        connection.listener_fd = listener;
-        connection.fd = fd;
-        server_->HandleNewConnection(&connection);
-        Wake();
-      });
-      return;
+      return Give(next->fd, next->listener);
     }
   }
+}
+
+void Acceptor::Give(int fd, int listener) {
+  giver_->Post([this, fd, listener] {
+    Connections::NewConnectionParameters connection;
+    connection.listener_fd = listener;
+    connection.fd = fd;
+    server_->HandleNewConnection(&connection);
+    Wake();
+  });
 }
 
 bool Acceptor::CheckUse(Arrival* arrival, bool late) {

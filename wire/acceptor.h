@@ -66,6 +66,9 @@ std::optional<bool> AcknowledgesSettings(absl::string_view bytes);
 // read too early; gRPC gets the next one when it has freed the calls of that client. Rarely, when
 // connections end and begin at the same moment, gRPC reads a socket that is not readable: then an
 // honest client has to connect again.
+//
+// A server with TLS gets each connection at once: the handshake comes before the settings, and only
+// peers with a certificate get through it.
 class Acceptor {
  public:
   static constexpr std::chrono::seconds kGreetingTimeout{10};
@@ -73,9 +76,10 @@ class Acceptor {
 
   // Listens on all addresses of HOST in "HOST:PORT"; port 0 picks a free port. At most `most`
   // connections will be open at a time; the next ones are closed at once, and so is one that does
-  // not acknowledge the settings within kGreetingTimeout. Returns Unavailable, with the system's
-  // reason, if it cannot listen.
-  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const std::string& address, size_t most);
+  // not acknowledge the settings within kGreetingTimeout, unless the server uses `tls`. Returns
+  // Unavailable, with the system's reason, if it cannot listen.
+  static absl::StatusOr<std::unique_ptr<Acceptor>> Listen(const std::string& address, size_t most,
+                                                          bool tls = false);
   // Calls Stop.
   ~Acceptor();
 
@@ -87,7 +91,8 @@ class Acceptor {
   void Stop();
 
  private:
-  Acceptor(size_t most, Descriptor wake) : wake_(std::move(wake)), open_(most) {}
+  Acceptor(size_t most, bool tls, Descriptor wake)
+      : tls_(tls), wake_(std::move(wake)), open_(most) {}
   // A connection that gRPC does not read yet.
   struct Arrival {
     int fd = -1;
@@ -112,6 +117,8 @@ class Acceptor {
   bool CheckUse(Arrival* arrival, bool late);
   // Gives the next connection to gRPC, unless one is in use.
   void GiveNext();
+  // Gives a connection to gRPC, on giver_.
+  void Give(int fd, int listener);
   // Ends the wait of the thread.
   void Wake();
   // Closes a connection that gRPC does not own, and counts it.
@@ -120,6 +127,7 @@ class Acceptor {
   // Returns the time that poll may wait.
   int Patience() const;
 
+  const bool tls_;
   int port_ = 0;
   std::vector<Descriptor> listeners_;
   const Descriptor wake_;  // readable after Wake

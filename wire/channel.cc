@@ -10,6 +10,7 @@
 #include "grpc/grpc.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
+#include "wire/security/identity.h"
 
 namespace eps {
 namespace {
@@ -118,6 +119,11 @@ void KeepGrpcInitialised() {
   (void)once;
 }
 
+bool UsesTls(absl::string_view address) {
+  const Identity* const identity = ProcessIdentityOrNull();
+  return identity != nullptr && (identity->on_loopback() || !IsLoopback(address));
+}
+
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   KeepGrpcInitialised();
   grpc::ChannelArguments args;
@@ -138,7 +144,10 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address) {
   args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 5000);  // also the connect timeout
   args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args);
+  return grpc::CreateCustomChannel(
+      address,
+      UsesTls(address) ? ProcessIdentityOrNull()->ForClients() : grpc::InsecureChannelCredentials(),
+      args);
 }
 
 void SetServerOptions(grpc::ServerBuilder* builder) {
@@ -157,6 +166,7 @@ void SetServerOptions(grpc::ServerBuilder* builder) {
                               kMinPingIntervalMs);
   builder->AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, kMaxStreamsPerConnection);
+  builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 
 }  // namespace eps

@@ -25,6 +25,9 @@ inline constexpr int kKeepAliveTimeMs = 20'000;
 inline constexpr int kKeepAliveTimeoutMs = 10'000;
 inline constexpr int kMinPingIntervalMs = 10'000;
 
+// A server closes a connection whose TLS handshake is not complete after this time.
+inline constexpr int kHandshakeTimeoutMs = 10'000;
+
 // Streams that a client may have open on one connection. gRPC's client holds later ones back until
 // one ends. A worker, a driver and a server open fewer than ten.
 inline constexpr int kMaxStreamsPerConnection = 64;
@@ -48,8 +51,12 @@ inline constexpr int kMaxReadBytes = 4 << 20;
 // than receiving the data.
 void KeepGrpcInitialised();
 
-// Returns a channel with its own connection, message limits and keep-alive. It sends no compressed
-// message and accepts none.
+// Whether connections to, and a server at, this address use TLS: if this process has an identity
+// (wire/security/identity.h), and the address is not loopback or the identity covers loopback.
+bool UsesTls(absl::string_view address);
+
+// Returns a channel with its own connection, message limits and keep-alive, with TLS if
+// UsesTls(address). It sends no compressed message and accepts none.
 std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 
 // Sets the same limits and keep-alive for a server, a port that no other process can share, and

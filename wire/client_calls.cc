@@ -5,6 +5,7 @@
 #include <atomic>
 #include <thread>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/version.h"
 #include "eps/v1/control.grpc.pb.h"
@@ -32,6 +33,22 @@ absl::Status SayHello(const std::shared_ptr<grpc::Channel>& channel, const std::
                   absl::StrCat("Hello on server ", address));
 }
 
+// Says what the reason may be if a server closes connections: one with TLS does not answer
+// plaintext, and one without a certificate does not answer TLS.
+absl::Status WithAdvice(const absl::Status& status, const std::string& address) {
+  const bool tls = UsesTls(address);
+  const bool closed = absl::StrContains(status.message(), "Socket closed") ||
+                      absl::StrContains(status.message(), "handshake");
+  if (!closed) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(status.message(),
+                   tls ? "; this client uses TLS: does the server, with a certificate of the same "
+                         "authority for this host (security.dir)?"
+                       : "; this client uses plaintext: if the server uses TLS, name a certificate "
+                         "(security.dir, and security.tls=always on loopback)"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToServer(const std::string& address,
@@ -41,7 +58,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToServer(const std::string
     std::shared_ptr<grpc::Channel> channel = NewChannel(address);
     const absl::Status status = SayHello(channel, address);
     if (status.ok()) return channel;
-    if (!IsAway(status) || Clock::now() + kRetryPause >= deadline) return status;
+    if (!IsAway(status)) return status;
+    if (Clock::now() + kRetryPause >= deadline) return WithAdvice(status, address);
     std::this_thread::sleep_for(kRetryPause);
   }
 }

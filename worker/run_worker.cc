@@ -15,6 +15,7 @@
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
+#include "wire/security/identity.h"
 #include "worker/await_job.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/batch_source.h"
@@ -329,6 +330,8 @@ absl::Status Worker::TrainUntilFenced() {
 }  // namespace
 
 absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted) {
+  const SecurityConfig& security = options.config.security;
+  EPS_RETURN_IF_ERROR(UseSecurity(security.dir, security.tls, security.trust_domain));
   JoinOptions join;
   join.rank = static_cast<uint32_t>(options.config.worker.rank);
   join.count = static_cast<uint32_t>(options.config.worker.count);

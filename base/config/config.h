@@ -200,6 +200,13 @@ struct WorkerConfig {
   bool stay = false;                  // waits for the next job after each one
 };
 
+// Certificates, and where TLS is used.
+struct SecurityConfig {
+  std::string dir;                   // holds tls.key, tls.crt and ca.crt; empty: plaintext
+  std::string tls = "auto";          // auto: not on loopback | always
+  std::string trust_domain = "eps";  // of the roles in certificates
+};
+
 // Progress lines, event files and the comparison with a plan.
 struct MetricsConfig {
   uint64_t log_every_steps = 1;
@@ -223,6 +230,7 @@ struct Config {
   ServersConfig servers;
   WorkerConfig worker;
   MetricsConfig metrics;
+  SecurityConfig security;
 
   // Sets one key from text: numbers, true/false, names, sizes "16GiB", durations "30s" (into _ms
   // members, whose keys have no suffix), lists "[a, b]" or "a,b". In key names - is the same as _,

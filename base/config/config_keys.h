@@ -231,6 +231,18 @@ void WorkerKeys(V* v, WorkerConfig* w) {
 }
 
 template <class V>
+void SecurityKeys(V* v, SecurityConfig* s) {
+  v->Key("security.dir", &s->dir, AnyValue(),
+         "Folder with this process's certificate: tls.key, tls.crt and ca.crt, as eps certs issue "
+         "writes them; files that change are read again. With it, all connections but those over "
+         "loopback use mutual TLS 1.3; empty: plaintext.");
+  v->Key("security.tls", &s->tls, AnyValue(),
+         "auto: connections over loopback stay plaintext; always: they use TLS, too.");
+  v->Key("security.trust_domain", &s->trust_domain, AnyValue(),
+         "Trust domain of the roles in certificates: spiffe://TRUST_DOMAIN/eps/ROLE.");
+}
+
+template <class V>
 void MetricsKeys(V* v, MetricsConfig* m) {
   v->Key("metrics.log_every_steps", &m->log_every_steps, AnyValue(),
          "Steps between two progress lines.");
@@ -275,6 +287,7 @@ void WalkConfig(V* v, Config* c) {
   ServersKeys(v, &c->servers);
   WorkerKeys(v, &c->worker);
   MetricsKeys(v, &c->metrics);
+  SecurityKeys(v, &c->security);
 }
 
 }  // namespace eps

@@ -17,6 +17,7 @@
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/checkpoint_report.h"
 #include "cli/commands/state.h"
+#include "cli/launch/security/security_flags.h"
 
 namespace eps {
 namespace {
@@ -100,6 +101,7 @@ StateCommands AddStateCommands(CLI::App* app, Arguments* given) {
   }
   commands.save->add_option("--servers", given->state.addresses,
                             "HOST:PORT of servers that run the job, in place of STATE");
+  AddSecurityFlags(commands.save, &given->state.security);
   commands.save->add_option("--patience", given->state.patience,
                             "seconds to wait for the end of the open step (default 600)");
   commands.save->add_option("--out", given->state.out, "folder to write checkpoint-<step> to")

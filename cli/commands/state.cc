@@ -29,6 +29,7 @@
 #include "cli/driver/save/running_save.h"
 #include "cli/launch/interrupt.h"
 #include "cli/launch/plan.h"
+#include "cli/launch/security/security_flags.h"
 #include "storage/cuts/common_cut.h"
 
 namespace eps {
@@ -174,6 +175,7 @@ absl::Status SaveRunning(const StateArguments& arguments) {
         absl::StrCat("--servers: expected the address of a running server (host:port), found \"",
                      arguments.addresses, "\""));
   }
+  EPS_RETURN_IF_ERROR(UseSecurity(arguments.security));
   RunningSave save;
   save.server = choice.attach[0];
   EPS_ASSIGN_OR_RETURN(save.job, ChosenJob(arguments.job));

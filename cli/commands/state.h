@@ -9,6 +9,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "base/config/config.h"
 
 namespace eps {
 
@@ -23,6 +24,7 @@ struct StateArguments {
   // Of SaveRunning: addresses of servers, and the most seconds until the end of the open step.
   std::string addresses;
   uint32_t patience = 600;
+  SecurityConfig security;
 };
 
 // Errors are those of StateFolder, SaveCheckpoint, WriteStateFolder and

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "cli/commands/train.h"
 #include "cli/launch/run_config.h"
+#include "cli/launch/security/security_flags.h"
 #include "cli/launch/serve.h"
 #include "cli/launch/siblings.h"
 
@@ -19,6 +20,7 @@ using Arguments = std::vector<std::string>;
 // Each function is defined in the file of its command.
 absl::Status RunBackup(const Arguments& arguments);  // state.cc
 absl::Status RunBench(const Arguments& arguments);
+absl::Status RunCerts(const Arguments& arguments);
 absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);
@@ -47,6 +49,7 @@ Command Configured(const ConfigCommand& command,
       return absl::OkStatus();
     }
     EPS_ASSIGN_OR_RETURN(const RunConfig config, ResolveConfig(line, ProcessEnvironment()));
+    EPS_RETURN_IF_ERROR(UseSecurity(config.config.security));
     return run(config, line.json);
   };
   return {std::string(absl::StripPrefix(command.name, "eps ")), command.help, parse};
@@ -86,6 +89,7 @@ const std::vector<Command>& Commands() {
       {"job", "ls, show, watch, pause, resume, cancel, rm: jobs on the board (eps job --help)",
        RunJob},
       {"driver", "run the jobs of the board one after the other (eps driver --help)", RunDriver},
+      {"certs", "init, issue: certificates for TLS (eps certs --help)", RunCerts},
       OfWorker("worker", "run one worker (its own options: eps worker --help)"),
       OfWorker("generate", "continue a text (its own options: eps generate --help)"),
       {"verify", "compare with a plain training loop (eps verify --help)", RunVerify},

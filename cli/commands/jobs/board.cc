@@ -5,15 +5,16 @@
 #include <thread>
 #include <utility>
 
+#include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "base/config/config.h"
 #include "base/exit_code.h"
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
 #include "cli/launch/plan.h"
+#include "cli/launch/security/security_flags.h"
 #include "wire/client_calls.h"
 #include "wire/job_terms.h"
 
@@ -77,8 +78,14 @@ absl::StatusOr<std::vector<std::string>> ServersOfBoard(const std::string& serve
                    config.addresses, "\""));
 }
 
-absl::StatusOr<std::unique_ptr<SchedulerClient>> ConnectToBoard(const std::string& servers) {
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ServersOfBoard(servers));
+void AddBoardOptions(CLI::App* app, BoardOptions* options) {
+  app->add_option("--servers", options->servers, "addresses of the servers, the lead first");
+  AddSecurityFlags(app, &options->security);
+}
+
+absl::StatusOr<std::unique_ptr<SchedulerClient>> ConnectToBoard(const BoardOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, ServersOfBoard(options.servers));
+  EPS_RETURN_IF_ERROR(UseSecurity(options.security));
   return SchedulerClient::Connect(addresses[0], Clock::now() + kConnectTimeout);
 }
 

@@ -11,18 +11,32 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/config/config.h"
 #include "eps/v1/scheduler.pb.h"
 #include "nlohmann/json.hpp"
 #include "wire/scheduler_client.h"
 
+namespace CLI {
+class App;
+}  // namespace CLI
+
 namespace eps {
+
+// Where the board is, and the certificate to go there with.
+struct BoardOptions {
+  std::string servers;  // --servers
+  SecurityConfig security;
+};
+// Adds --servers and the flags of the section `security`.
+void AddBoardOptions(CLI::App* app, BoardOptions* options);
 
 // Returns the addresses of --servers, or of EPS_SERVERS if that is empty; the first one is the
 // lead. InvalidArgument if they are no addresses.
 absl::StatusOr<std::vector<std::string>> ServersOfBoard(const std::string& servers);
 
-// Connects to the lead. Unavailable if it does not answer within five seconds.
-absl::StatusOr<std::unique_ptr<SchedulerClient>> ConnectToBoard(const std::string& servers);
+// Gives this process its certificate and connects to the lead. Unavailable if it does not answer
+// within five seconds. Call it once.
+absl::StatusOr<std::unique_ptr<SchedulerClient>> ConnectToBoard(const BoardOptions& options);
 
 // Returns a job of the board. NotFound with the nearest name.
 absl::StatusOr<v1::Job> FindOnBoard(SchedulerClient* board, const std::string& name);

@@ -9,6 +9,7 @@
 #include "base/config/app_arguments.h"
 #include "base/status_macros.h"
 #include "cli/commands/jobs/board.h"
+#include "cli/launch/security/security_flags.h"
 #include "cli/launch/service/service_driver.h"
 
 namespace eps {
@@ -17,8 +18,8 @@ absl::Status RunDriver(const std::vector<std::string>& arguments) {
   CLI::App app{"Runs the jobs of the board one after the other, each in a folder of its own.",
                "eps driver"};
   DriverOptions options;
-  std::string servers;
-  app.add_option("--servers", servers, "addresses of all servers, the lead first");
+  BoardOptions board;
+  AddBoardOptions(&app, &board);
   app.add_option("--out", options.out, "folder in which each job gets one")->required();
   app.add_option("--data-root", options.data_roots,
                  "folder below which jobs may read data and models (repeatable; default: the "
@@ -29,7 +30,9 @@ absl::Status RunDriver(const std::vector<std::string>& arguments) {
     std::fputs(help.c_str(), stdout);
     return absl::OkStatus();
   }
-  EPS_ASSIGN_OR_RETURN(options.servers, ServersOfBoard(servers));
+  EPS_ASSIGN_OR_RETURN(options.servers, ServersOfBoard(board.servers));
+  EPS_RETURN_IF_ERROR(UseSecurity(board.security));
+  options.security = board.security;
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ServiceDriver> driver, ServiceDriver::Open(options));
   return driver->Run();
 }

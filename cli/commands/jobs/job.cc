@@ -22,7 +22,7 @@ namespace {
 constexpr std::chrono::milliseconds kReconnectPause{500};
 
 struct JobArguments {
-  std::string servers;
+  BoardOptions board;
   std::string name;
   bool json = false;
   bool wait = false;
@@ -35,7 +35,7 @@ void PrintLine(const std::string& text) {
 }
 
 absl::Status ListJobs(const JobArguments& given) {
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_ASSIGN_OR_RETURN(const v1::ListJobsReply reply, board->List());
   if (!given.json) {
     std::fputs(BoardJobTable(reply).c_str(), stdout);
@@ -55,7 +55,7 @@ void ShowJob(const v1::Job& job, bool json) {
 }
 
 absl::Status ShowNamed(const JobArguments& given) {
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_ASSIGN_OR_RETURN(const v1::Job job, FindOnBoard(board.get(), given.name));
   ShowJob(job, given.json);
   return absl::OkStatus();
@@ -133,13 +133,13 @@ class BoardWatch {
 };
 
 absl::Status WatchJobs(const JobArguments& given) {
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   return BoardWatch(board.get(), given).Run();
 }
 
 // Sets what is wanted of a job; with --wait, returns once it is so.
 absl::Status SetDesired(const JobArguments& given, v1::Desired desired, v1::JobPhase phase) {
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_RETURN_IF_ERROR(FindOnBoard(board.get(), given.name).status());
   EPS_ASSIGN_OR_RETURN(v1::Job job, board->Update(given.name, desired));
   if (given.wait) {
@@ -161,7 +161,7 @@ absl::Status SetDesired(const JobArguments& given, v1::Desired desired, v1::JobP
 
 // Wants a checkpoint; with --wait, returns once it is written.
 absl::Status SaveNamed(const JobArguments& given) {
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_RETURN_IF_ERROR(FindOnBoard(board.get(), given.name).status());
   EPS_ASSIGN_OR_RETURN(v1::Job job, board->Checkpoint(given.name));
   const uint64_t wanted = job.checkpoint_wanted();
@@ -184,7 +184,7 @@ absl::Status SaveNamed(const JobArguments& given) {
 }
 
 absl::Status RemoveNamed(const JobArguments& given) {
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_ASSIGN_OR_RETURN(const v1::Job job, FindOnBoard(board.get(), given.name));
   EPS_RETURN_IF_ERROR(board->Remove(given.name));
   if (given.json) {
@@ -213,7 +213,7 @@ absl::Status RunJob(const std::vector<std::string>& arguments) {
       app.add_subcommand("checkpoint", "have a running job write a checkpoint after its next step");
   CLI::App* const rm = app.add_subcommand("rm", "take a job that has ended off the board");
   for (CLI::App* const command : {ls, show, watch, pause, resume, cancel, checkpoint, rm}) {
-    command->add_option("--servers", given.servers, "addresses of the servers, the lead first");
+    AddBoardOptions(command, &given.board);
     command->add_flag("--json", given.json, "print JSON");
   }
   for (CLI::App* const command : {show, pause, resume, cancel, checkpoint, rm}) {

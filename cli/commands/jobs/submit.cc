@@ -24,7 +24,7 @@ namespace {
 
 struct SubmitArguments {
   std::string file;
-  std::string servers;
+  BoardOptions board;
   std::string name;
   std::vector<std::string> labels;
   bool paused = false;
@@ -93,7 +93,7 @@ absl::Status RunSubmit(const std::vector<std::string>& arguments) {
                "eps submit"};
   SubmitArguments given;
   app.add_option("-f,--file", given.file, "YAML file of the job, or - for stdin")->required();
-  app.add_option("--servers", given.servers, "addresses of the servers, the lead first");
+  AddBoardOptions(&app, &given.board);
   app.add_option("--name", given.name, "name of the job (default: that of the file)");
   app.add_option("--label", given.labels, "KEY=VALUE (repeatable)");
   app.add_flag("--paused", given.paused, "do not start it before eps job resume");
@@ -105,9 +105,9 @@ absl::Status RunSubmit(const std::vector<std::string>& arguments) {
     std::fputs(help.c_str(), stdout);
     return absl::OkStatus();
   }
-  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> servers, ServersOfBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> servers, ServersOfBoard(given.board.servers));
   EPS_ASSIGN_OR_RETURN(v1::SubmitJobRequest request, RequestOf(given));
-  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.servers));
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_ASSIGN_OR_RETURN(const v1::Job job, board->Submit(std::move(request)));
   PrintSubmitted(job, absl::StrJoin(servers, ","), given.json);
   if (!given.wait) return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -17,6 +18,7 @@
 #include "checkpoint/checkpoint_folders.h"
 #include "cli/launch/interrupt.h"
 #include "cli/launch/run_config.h"
+#include "cli/launch/security/security_flags.h"
 #include "cli/launch/service/submitted_config.h"
 #include "cli/launch/siblings.h"
 #include "wire/job_terms.h"
@@ -110,7 +112,7 @@ absl::StatusOr<std::vector<std::string>> DrivenJob::Command() const {
   const std::string& resume = config.checkpoint.resume;
   // A checkpoint elsewhere is only where the job begins.
   const bool begins = lease_.job().job_id() == 0 && !HoldsRun(folder_);
-  return std::vector<std::string>{
+  std::vector<std::string> command = {
       OwnPath(), "train", absl::StrCat("--config=", folder_, "/", kJobFile),
       absl::StrCat("--servers=", absl::StrJoin(plan_->servers, ",")), "--worker.count=0",
       absl::StrCat("--out=", folder_),
@@ -118,6 +120,10 @@ absl::StatusOr<std::vector<std::string>> DrivenJob::Command() const {
       absl::StrCat("--driver-lease=", ToText(lease_.id())),
       // The state of the servers is that of the job, and the job goes on there.
       "--storage.kind=nvme"};
+  for (std::string& argument : SecurityArguments(plan_->security)) {
+    command.push_back(std::move(argument));
+  }
+  return command;
 }
 
 absl::Status DrivenJob::StartChild() {

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/config/config.h"
 #include "base/exit_code.h"
 #include "cli/launch/child_process.h"
 #include "cli/launch/service/data_roots.h"
@@ -22,6 +23,7 @@ struct DrivePlan {
   std::vector<std::string> servers;  // in shard order; the first leads
   std::string out;                   // absolute; each job has a folder in it
   DataRoots roots;
+  SecurityConfig security;
 };
 
 // One job of the board that this driver holds: `eps train` as a child process, in a folder named

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/config/config.h"
 #include "base/descriptor.h"
 #include "cli/launch/service/driven_job.h"
 #include "wire/control_client.h"
@@ -22,6 +23,7 @@ struct DriverOptions {
   std::string out;                      // the folder of all jobs
   std::vector<std::string> data_roots;  // as for DataRoots::Open
   bool once = false;                    // end with the first job
+  SecurityConfig security;              // of the runs; this process has its certificate already
 };
 
 // Drives the jobs of the board that have no owner of their own, one after the other. Call it on the

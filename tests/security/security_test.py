@@ -1,0 +1,161 @@
+"""Servers, a driver and a worker that know each other by certificates: a job trains over TLS as it
+does without it, and whoever has no certificate, or one of another role, is refused.
+
+Argument: the path of eps."""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import processes
+import small_job
+
+EPS = None
+TMP = os.environ.get("TEST_TMPDIR", "/tmp")
+TIMEOUT_SECONDS = 120
+STEPS = 10
+USAGE, NO_INPUT, UNAVAILABLE, NOT_ALLOWED = 64, 66, 69, 77
+ROLES = ("server", "worker", "driver", "scheduler", "viewer")
+SETTINGS = dict({key: value for key, value in small_job.SETTINGS.items()
+                 if not key.startswith(("worker.", "storage."))},
+                **{"training.steps": STEPS, "training.clip": "exact"})
+
+
+class SecurityTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = os.path.join(TMP, "security")
+        shutil.rmtree(cls.folder, ignore_errors=True)
+        os.makedirs(cls.folder)
+        cls.model, cls.data = small_job.write_inputs(cls.folder)
+        cls.call("certs", "init", cls.path("ca"))
+        for role in ROLES:
+            cls.call("certs", "issue", cls.path("ca"), "--role=" + role, "--hosts=127.0.0.1",
+                     "--out=" + cls.path(role))
+
+    def setUp(self):
+        self.children = []
+        self.addCleanup(self.end)
+        self.addresses = ["127.0.0.1:%d" % processes.reserve_port() for _ in range(2)]
+
+    def end(self):
+        for child in self.children:
+            if child.poll() is None:
+                child.kill()
+            child.wait()
+
+    @classmethod
+    def path(cls, name):
+        return os.path.join(cls.folder, name)
+
+    @classmethod
+    def security(cls, role):
+        return ["--security.dir=" + cls.path(role), "--security.tls=always"]
+
+    @classmethod
+    def call(cls, *arguments, code=0):
+        done = subprocess.run([EPS, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_SECONDS)
+        if done.returncode != code:
+            raise AssertionError("%s: %d, %s" % (arguments, done.returncode, done.stdout))
+        return done.stdout
+
+    def start(self, log, *arguments):
+        with open(self.path(log), "a", encoding="utf-8") as f:
+            self.children.append(subprocess.Popen([EPS, *arguments], stdin=subprocess.DEVNULL,
+                                                  stdout=f, stderr=subprocess.STDOUT, cwd=TMP))
+        return self.children[-1]
+
+    def serve(self):
+        for i, address in enumerate(self.addresses):
+            self.start("server-%d.log" % i, "serve", "--listen=" + address,
+                       "--storage.path=" + self.path("state-%d" % i), "--storage.staging=8MiB",
+                       *self.security("server"))
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        for address in self.addresses:
+            while True:
+                try:
+                    socket.create_connection(address.split(":"), 1).close()
+                    break
+                except OSError:
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.05)
+
+    def on_board(self, role, *arguments, code=0):
+        return self.call(*arguments, "--servers=" + self.addresses[0], *self.security(role),
+                         code=code)
+
+    def test_a_job_trains_over_tls(self):
+        self.serve()
+        self.start("driver.log", "driver", "--servers=" + ",".join(self.addresses),
+                   "--out=" + self.path("jobs"), *self.security("driver"))
+        self.start("worker.log", "worker", "--servers=" + self.addresses[0],
+                   "--data=" + self.data, "--worker.threads=1", *self.security("worker"))
+        sections = {"model": {"path": self.model}, "data": {"path": self.data}}
+        for key, value in SETTINGS.items():
+            section, name = key.split(".")
+            sections.setdefault(section, {})[name] = value
+        with open(self.path("job.yaml"), "w", encoding="utf-8") as f:
+            json.dump(sections, f)
+        submit = ("submit", "-f", self.path("job.yaml"), "--name=job")
+        for role in ("viewer", "worker"):
+            said = self.on_board(role, *submit, code=NOT_ALLOWED)
+            self.assertIn("role %s may not call" % role, said)
+        self.assertEqual(json.loads(self.on_board("viewer", "job", "ls", "--json"))["jobs"], [])
+        self.on_board("scheduler", *submit, "--wait", "--timeout=100")
+        job = json.loads(self.on_board("viewer", "job", "show", "job", "--json"))
+        self.assertEqual((job["phase"], job["exit_code"]), ("SUCCEEDED", 0))
+        self.call("train", "--out=" + self.path("plain"), "--model=" + self.model,
+                  "--data=" + self.data, "--servers.addresses=2", "--worker.threads=1",
+                  *("--%s=%s" % item for item in SETTINGS.items()))
+        self.assertEqual(small_job.outcome(EPS, self.path("jobs/job"), STEPS),
+                         small_job.outcome(EPS, self.path("plain"), STEPS))
+
+    def test_plaintext_gets_no_answer(self):
+        self.serve()
+        said = self.call("status", "--servers=" + self.addresses[0], code=UNAVAILABLE)
+        self.assertIn("security.dir", said)
+        host, port = self.addresses[0].split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as client:
+            client.settimeout(TIMEOUT_SECONDS)
+            client.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+            answer = b""
+            try:
+                for got in iter(lambda: client.recv(4096), b""):
+                    answer += got
+            except ConnectionResetError:
+                pass
+            # At most an alert of TLS (RFC 8446, section 6): 0x15, no application data.
+            self.assertIn(answer[:1], (b"", b"\x15"))
+            self.assertLessEqual(len(answer), 7)
+
+    def test_open_addresses_need_a_certificate(self):
+        said = self.call("serve", "--listen=0.0.0.0:0", code=NOT_ALLOWED)
+        self.assertIn("security.dir", said)
+        said = self.call("serve", "--listen=127.0.0.1:0", "--security.tls=always", code=USAGE)
+        self.assertIn("security.dir", said)
+        said = self.call("serve", "--security.dir=" + self.path("nothing"), code=NO_INPUT)
+        self.assertIn("tls.key", said)
+        # With one it listens everywhere, over TLS.
+        port = processes.reserve_port()
+        self.start("open.log", "serve", "--listen=0.0.0.0:%d" % port,
+                   "--security.dir=" + self.path("server"))
+        self.addresses = ["127.0.0.1:%d" % port]
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            try:
+                self.assertIn("idle", self.on_board("viewer", "status"))
+                break
+            except AssertionError:
+                self.assertLess(time.monotonic(), deadline)
+
+
+if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop())
+    unittest.main(verbosity=2)
