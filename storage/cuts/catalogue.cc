@@ -116,8 +116,11 @@ absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
   // Each entry takes at least four bytes, which bounds the count whatever the record claims.
   const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
   for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
-  served.driver.board = reader.U64();
-  served.driver.generation = reader.U64();
+  // Records of earlier builds end here.
+  if (!reader.complete()) {
+    served.driver.board = reader.U64();
+    served.driver.generation = reader.U64();
+  }
   if (!reader.complete()) return DamagedRecord(kServed, "its fields and its size disagree");
   return served;
 }
