@@ -1,9 +1,10 @@
 // Compares the chunk stream between a server process and a worker process with other uses of the
 // same loopback connection: a bare TCP socket, and the same payload as protobuf messages over gRPC,
 // in a stream and call by call, between two processes with default settings (and, for comparison,
-// with the product's settings). Codecs and checksums of chunks are left out. Rounds run one
-// transport after the other; a figure is the median of the rounds' ratios, without the first round.
-// After each fetch, untimed, every byte is compared with what was sent.
+// with the product's settings), and with the chunk stream over mutual TLS. Codecs and checksums of
+// chunks are left out. Rounds run one transport after the other; a figure is the median of the
+// rounds' ratios, without the first round. After each fetch, untimed, every byte is compared with
+// what was sent.
 //
 // Usage: transport_bench [MiB per fetch] [rounds]. Exits with 1 if a fetch fails, a byte differs or
 // a goal is missed, with 64 after a wrong call.
@@ -26,9 +27,15 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/files/files.h"
+#include "base/status_macros.h"
 #include "bench/peers/timing.h"
 #include "bench/peers/transport_client.h"
 #include "bench/peers/transport_server.h"
+#include "wire/security/certificates.h"
+#include "wire/security/identity.h"
+#include "wire/security/peer_role.h"
 
 namespace eps {
 namespace {
@@ -37,11 +44,13 @@ constexpr size_t kMebi = size_t{1} << 20;
 constexpr size_t kChunkBytes = 4 * kMebi * sizeof(float);  // the product's largest chunk
 constexpr int kGigabyte = 1'000'000'000;
 
-// A comparison and the least ratio that reaches its goal; 0 if there is no goal.
+// A comparison of the chunk stream with another way, and the least ratio that reaches its goal; 0
+// if there is no goal.
 struct Goal {
   size_t peer;
   const char* text;
   double ratio;
+  bool inverse = false;  // the throughput of the other way / that of the chunk stream
 };
 
 // Returns the CPU seconds of a process.
@@ -114,6 +123,14 @@ class Child {
   int in_ = -1;
   int out_ = -1;
 };
+
+// Gives this process the certificate in a folder. An empty folder is plaintext.
+bool UseCertificate(const std::string& folder) {
+  if (folder.empty()) return true;
+  const absl::Status status = UseSecurity(folder, "always", "eps");
+  if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return status.ok();
+}
 
 // Writes the ports and serves until the command pipe is closed.
 int Serve(const TransportLoad& load, Settings settings, int in, int out) {
@@ -188,12 +205,18 @@ int Work(const TransportLoad& load, Settings settings, const TransportServer::Po
 // A server process and a worker process with the same settings.
 class Pair {
  public:
-  Pair(const TransportLoad& load, Settings settings)
-      : server_([=](int in, int out) { return Serve(load, settings, in, out); }) {
+  // `certificates` holds those of both roles; empty: plaintext.
+  Pair(const TransportLoad& load, Settings settings, const std::string& certificates = "")
+      : server_([=](int in, int out) {
+          if (!UseCertificate(certificates.empty() ? "" : certificates + "/server")) return 70;
+          return Serve(load, settings, in, out);
+        }) {
     TransportServer::Ports ports;
     if (!server_.Receive(&ports)) return;
-    worker_ = std::make_unique<Child>(
-        [=](int in, int out) { return Work(load, settings, ports, server_.pid(), in, out); });
+    worker_ = std::make_unique<Child>([=](int in, int out) {
+      if (!UseCertificate(certificates.empty() ? "" : certificates + "/worker")) return 70;
+      return Work(load, settings, ports, server_.pid(), in, out);
+    });
   }
 
   // Returns a cost that is not `good` if the processes have ended.
@@ -239,21 +262,42 @@ bool Report(const TransportLoad& load, const std::vector<Way>& ways,
   for (const Goal& goal : goals) {
     std::vector<double> ratios;
     for (size_t i = 0; i < ways[0].costs.size(); ++i) {
-      ratios.push_back(ways[goal.peer].costs[i].seconds / ways[0].costs[i].seconds);
+      const double ratio = ways[goal.peer].costs[i].seconds / ways[0].costs[i].seconds;
+      ratios.push_back(goal.inverse ? 1 / ratio : ratio);
     }
     if (!ReportRatio(goal.text, ratios, goal.ratio)) reached = false;
   }
   return reached;
 }
 
+// Makes a certificate for each process.
+absl::Status MakeCertificates(const std::string& folder) {
+  EPS_RETURN_IF_ERROR(CreateAuthority(folder + "/ca", /*days=*/1));
+  for (const v1::Role role : {v1::ROLE_SERVER, v1::ROLE_WORKER}) {
+    const CertificateRequest request = {role, "eps", {"127.0.0.1"}, /*days=*/1};
+    EPS_RETURN_IF_ERROR(
+        IssueCertificate(folder + "/ca", request, absl::StrCat(folder, "/", RoleName(role))));
+  }
+  return absl::OkStatus();
+}
+
 int Run(const TransportLoad& load, int rounds) {
+  const absl::StatusOr<std::string> folder = MakeTemporaryFolder("transport");
+  const absl::Status made = folder.ok() ? MakeCertificates(*folder) : folder.status();
+  if (!made.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(made.message()).c_str());
+    return 1;
+  }
+  const ScratchFolder certificates = {*folder};
   Pair product(load, Settings::kProduct);
   Pair plain(load, Settings::kPlain);
+  Pair secure(load, Settings::kProduct, certificates.path);
   std::vector<Way> ways;
   for (Pair* pair : {&product, &plain}) {
     const auto names = WayNames(pair == &product ? Settings::kProduct : Settings::kPlain);
     for (size_t i = 0; i < names.size(); ++i) ways.push_back({names[i], pair, i, {}});
   }
+  ways.push_back({"chunk stream, mutual TLS", &secure, 0, {}});
   for (int round = 0; round <= rounds; ++round) {
     for (size_t i = 0; i < ways.size(); ++i) {
       // Each round begins with another transport, so that none always runs after the same one.
@@ -269,6 +313,7 @@ int Run(const TransportLoad& load, int rounds) {
       {5, "throughput / protobuf calls", 2.0},
       {2, "throughput / TCP socket, in place", 0},
       {3, "throughput / protobuf stream, our settings", 0},
+      {6, "throughput with mutual TLS / without it", 0.70, /*inverse=*/true},
   };
   return Report(load, ways, goals) ? 0 : 1;
 }

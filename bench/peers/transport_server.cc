@@ -24,6 +24,7 @@
 #include "grpcpp/server_builder.h"
 #include "wire/channel.h"
 #include "wire/payload_message.h"
+#include "wire/security/identity.h"
 
 namespace eps {
 namespace {
@@ -264,7 +265,10 @@ class TransportServerImpl final : public TransportServer {
   absl::Status Add(grpc::Service* service, Settings settings, int* port) {
     grpc::ServerBuilder builder;
     if (settings == Settings::kProduct) SetServerOptions(&builder);
-    builder.AddListeningPort(kAnyPort, grpc::InsecureServerCredentials(), port);
+    builder.AddListeningPort(kAnyPort,
+                             UsesTls(kAnyPort) ? ProcessIdentityOrNull()->ForServers()
+                                               : grpc::InsecureServerCredentials(),
+                             port);
     builder.RegisterService(service);
     auto server = builder.BuildAndStart();
     if (server == nullptr || *port == 0) {

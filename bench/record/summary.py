@@ -62,6 +62,8 @@ FIGURES = (
     judged("transport", "chunk stream", "TCP socket", "throughput / TCP socket"),
     judged("transport", "chunk stream", "protobuf stream", "throughput / protobuf stream"),
     judged("transport", "chunk stream", "protobuf calls", "throughput / protobuf calls"),
+    judged("transport", "chunk stream over mutual TLS", "chunk stream",
+           "throughput with mutual TLS / without it"),
     judged("one-pass", "decode, update and encode in one pass", "six passes",
            "six passes / one pass"),
     judged("one-pass", "update with MX9 output", "the update alone", "update / with encoding"),

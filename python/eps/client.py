@@ -23,6 +23,15 @@ _PAUSE_SECONDS = 0.2
 _MOST_UPDATES = 100  # of one job that others change all the time
 
 
+def _credentials(folder: str) -> grpc.ChannelCredentials:
+    """Reads a certificate, its key and its authority."""
+    texts = []
+    for name in ("ca.crt", "tls.key", "tls.crt"):
+        with open(os.path.join(folder, name), "rb") as file:
+            texts.append(file.read())
+    return grpc.ssl_channel_credentials(*texts)
+
+
 class Client:
     """The board of jobs at the lead of some servers.
 
@@ -31,9 +40,13 @@ class Client:
     """
 
     def __init__(self, servers: Union[str, Sequence[str], None] = None,
-                 patience: float = 60.0) -> None:
+                 patience: float = 60.0, security_dir: Optional[str] = None) -> None:
         """Takes the addresses of the servers, the lead first: "a:50151,b:50151", or a list of
-        them, or what EPS_SERVERS says. Connects with the first call."""
+        them, or what EPS_SERVERS says. Connects with the first call.
+
+        `security_dir` is the folder of a certificate (tls.key, tls.crt, ca.crt) of the role
+        scheduler, admin or viewer, for servers with TLS; by default what EPS_SECURITY__DIR says,
+        else the connection is plaintext. OSError if a file is missing."""
         if servers is None:
             servers = os.environ.get("EPS_SERVERS", "")
         addresses = servers.split(",") if isinstance(servers, str) else list(servers)
@@ -42,9 +55,14 @@ class Client:
             raise ValueError('servers: expected "host:port,host:port", the lead first, or the '
                              "variable EPS_SERVERS")
         self._patience = patience
-        self._channel = grpc.insecure_channel(
-            self._lead, options=[("grpc.initial_reconnect_backoff_ms", 200),
-                                 ("grpc.max_reconnect_backoff_ms", 1000)])
+        if security_dir is None:
+            security_dir = os.environ.get("EPS_SECURITY__DIR", "")
+        options = [("grpc.initial_reconnect_backoff_ms", 200),
+                   ("grpc.max_reconnect_backoff_ms", 1000)]
+        if security_dir:
+            self._channel = grpc.secure_channel(self._lead, _credentials(security_dir), options)
+        else:
+            self._channel = grpc.insecure_channel(self._lead, options)
         self._stub = scheduler_pb2_grpc.SchedulerStub(self._channel)
 
     def __enter__(self) -> Client:

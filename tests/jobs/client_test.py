@@ -121,6 +121,32 @@ class ClientTest(unittest.TestCase):
             with self.assertRaises(ConnectionError):
                 board.jobs()
 
+    def test_certificates_open_servers_with_tls(self):
+        def certs(*arguments):
+            subprocess.run([EPS, "certs", *arguments], check=True, stdout=subprocess.DEVNULL)
+
+        authority = os.path.join(self.folder, "ca")
+        certs("init", authority)
+        for role in ("server", "scheduler", "worker"):
+            certs("issue", authority, "--role=" + role, "--hosts=127.0.0.1",
+                  "--out=" + os.path.join(self.folder, role))
+        address = "127.0.0.1:%d" % processes.reserve_port()
+        self.start("serve", "--listen=" + address, "--security.tls=always",
+                   "--security.dir=%s/server" % self.folder)
+        with eps.Client(address, PATIENCE, os.path.join(self.folder, "scheduler")) as board:
+            self.assertEqual(board.submit("secret", CONFIG).name, "secret")
+        variables = {"EPS_SECURITY__DIR": os.path.join(self.folder, "scheduler")}
+        with unittest.mock.patch.dict(os.environ, variables), eps.Client(address) as board:
+            self.assertEqual([job.name for job in board.jobs()], ["secret"])
+        with eps.Client(address, PATIENCE, os.path.join(self.folder, "worker")) as board:
+            with self.assertRaisesRegex(eps.EpsError, "role worker may not call"):
+                board.jobs()
+        with eps.Client(address, patience=1) as board:
+            with self.assertRaises(ConnectionError):
+                board.jobs()
+        with self.assertRaises(OSError):
+            eps.Client(address, security_dir=self.folder)
+
     def test_calls_outlast_a_restart(self):
         self.board.submit("a", CONFIG)
         self.server.kill()
