@@ -135,6 +135,15 @@ class SecurityTest(unittest.TestCase):
             self.assertIn(answer[:1], (b"", b"\x15"))
             self.assertLessEqual(len(answer), 7)
 
+    def test_silent_strangers_are_disconnected(self):
+        self.serve()
+        host, port = self.addresses[0].split(":")
+        with socket.create_connection((host, int(port)), TIMEOUT_SECONDS) as silent:
+            silent.sendall(b"\x16\x03\x01\x02\x00")  # the beginning of a ClientHello
+            silent.settimeout(TIMEOUT_SECONDS)
+            self.assertEqual(silent.recv(4096), b"")
+        self.assertIn("idle", self.on_board("viewer", "status"))
+
     def test_open_addresses_need_a_certificate(self):
         said = self.call("serve", "--listen=0.0.0.0:0", code=NOT_ALLOWED)
         self.assertIn("security.dir", said)
