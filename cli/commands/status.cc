@@ -11,6 +11,7 @@
 #include "cli/driver/status_text.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/run_config.h"
+#include "cli/launch/security/security_flags.h"
 #include "wire/control_client.h"
 
 namespace eps {
@@ -29,6 +30,7 @@ absl::Status RunStatus(const RunConfig& run, bool json) {
         "eps status needs the addresses of servers: --servers=host:port,host:port (or "
         "EPS_SERVERS)");
   }
+  EPS_RETURN_IF_ERROR(UseSecurity(run.config.security));
   absl::Status first;
   for (const std::string& address : choice.attach) {
     absl::StatusOr<std::unique_ptr<ControlClient>> client =

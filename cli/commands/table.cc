@@ -9,7 +9,6 @@
 #include "base/status_macros.h"
 #include "cli/commands/train.h"
 #include "cli/launch/run_config.h"
-#include "cli/launch/security/security_flags.h"
 #include "cli/launch/serve.h"
 #include "cli/launch/siblings.h"
 
@@ -49,7 +48,6 @@ Command Configured(const ConfigCommand& command,
       return absl::OkStatus();
     }
     EPS_ASSIGN_OR_RETURN(const RunConfig config, ResolveConfig(line, ProcessEnvironment()));
-    EPS_RETURN_IF_ERROR(UseSecurity(config.config.security));
     return run(config, line.json);
   };
   return {std::string(absl::StripPrefix(command.name, "eps ")), command.help, parse};

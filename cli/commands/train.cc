@@ -34,6 +34,7 @@
 #include "cli/launch/plan.h"
 #include "cli/launch/plan_check.h"
 #include "cli/launch/planned_run.h"
+#include "cli/launch/security/local_authority.h"
 #include "cli/launch/state/state_home.h"
 #include "cli/launch/tools/wandb_export.h"
 
@@ -58,10 +59,12 @@ Survives WhatSurvives(const TrainPlan& plan) {
 class TrainRun final : public DriverHost {
  public:
   // `state` is the line about the durable state; may be empty.
+  // `authority_or_null` gives the run's processes their certificates.
   TrainRun(const RunConfig& run, TrainPlan plan, std::unique_ptr<OutputFolder> output,
-           std::string state)
+           std::string state, std::unique_ptr<LocalAuthority> authority_or_null)
       : plan_(std::move(plan)),
         output_(std::move(output)),
+        authority_(std::move(authority_or_null)),
         state_(std::move(state)),
         allow_changes_(run.allow_changes),
         driver_lease_(run.driver_lease) {}
@@ -99,6 +102,7 @@ class TrainRun final : public DriverHost {
 
   const TrainPlan plan_;
   const std::unique_ptr<OutputFolder> output_;
+  const std::unique_ptr<LocalAuthority> authority_;  // null: they have those of the configuration
   const std::string state_;
   const bool allow_changes_;  // whether to resume with other data, another model or seed
   const DriverLease driver_lease_;
@@ -148,6 +152,13 @@ absl::Status TrainRun::StartJob() {
     EPS_RETURN_IF_ERROR(driver_->CheckState(state_folder, choice.spawn));
   }
   cluster_ = std::make_unique<Cluster>(plan_.config, log_folder_, WhatSurvives(plan_));
+  if (authority_ != nullptr) {
+    cluster_->UseAuthority(*authority_);
+    Print(
+        absl::StrCat("tls: mutual TLS with certificates of this run alone (eps status "
+                     "--security.tls=always --security.dir=",
+                     authority_->Of(v1::ROLE_DRIVER).dir, ")\n"));
+  }
   if (choice.spawn != 0) {
     EPS_RETURN_IF_ERROR(cluster_->StartServers(choice.spawn));
   } else {
@@ -308,13 +319,15 @@ absl::Status RunTrain(const RunConfig& given) {
   if (servers.spawn > 0) {
     EPS_ASSIGN_OR_RETURN(state, ChooseState(plan.spec, servers.spawn, &plan.config));
   }
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<LocalAuthority> authority,
+                       UseSecurityOfRun(plan.config.security, servers.spawn > 0));
   EPS_RETURN_IF_ERROR(CheckWandb(plan.config));
   const bool with_wandb = plan.config.metrics.wandb;
   const std::string chosen = plan.config.storage.chosen ? plan.config.storage.path : "";
   Print(absl::StrCat("settings: ", run.origin.empty() ? "defaults" : run.origin, "\n"));
   absl::Status status;
   {
-    TrainRun train(run, std::move(plan), std::move(output), std::move(state));
+    TrainRun train(run, std::move(plan), std::move(output), std::move(state), std::move(authority));
     status = train.Run();
   }
   if (absl::IsCancelled(status) && Interrupted()) status = WithExitCode(status, InterruptCode());

@@ -16,6 +16,7 @@
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
 #include "cli/launch/run_config.h"
+#include "cli/launch/security/security_flags.h"
 #include "cli/launch/serve.h"
 #include "cli/launch/siblings.h"
 
@@ -40,6 +41,11 @@ Cluster::Cluster(const Config& config, std::string log_folder, Survives survives
       config_path_(log_folder_ + "/config.yaml"),
       environment_(EnvironmentWithoutConfig()),
       rules_(survives, config.storage.max_restarts) {}
+
+void Cluster::UseAuthority(const LocalAuthority& authority) {
+  server_security_ = SecurityArguments(authority.Of(v1::ROLE_SERVER));
+  worker_security_ = SecurityArguments(authority.Of(v1::ROLE_DRIVER));
+}
 
 absl::Status Cluster::WriteConfig() {
   if (config_written_) return absl::OkStatus();
@@ -73,6 +79,7 @@ absl::Status Cluster::Start(Child* child, bool read_stdout) {
 
 absl::Status Cluster::StartServers(uint32_t count) {
   std::vector<std::string> argv = {OwnPath(), "serve"};
+  argv.insert(argv.end(), server_security_.begin(), server_security_.end());
   // These servers and workers share one machine.
   if (config_.servers.memory_limit == 0) {
     EPS_ASSIGN_OR_RETURN(const uint64_t available, AvailableMemory());
@@ -116,6 +123,7 @@ absl::Status Cluster::StartWorkers(uint32_t count) {
                   absl::StrCat("--worker.rank=", i), absl::StrCat("--worker.count=", count)},
                  {absl::StrCat("LOCAL_RANK=", i), absl::StrCat("LOCAL_WORLD_SIZE=", count)},
                  nullptr};
+    worker.argv.insert(worker.argv.end(), worker_security_.begin(), worker_security_.end());
     EPS_RETURN_IF_ERROR(Start(&worker, /*read_stdout=*/false));
     workers_.push_back(std::move(worker));
   }

@@ -13,6 +13,7 @@
 #include "cli/launch/child_process.h"
 #include "cli/launch/reserved_port.h"
 #include "cli/launch/restart_rules.h"
+#include "cli/launch/security/local_authority.h"
 
 namespace eps {
 
@@ -29,6 +30,8 @@ class Cluster {
   // `survives` says which children Mend starts again.
   Cluster(const Config& config, std::string log_folder, Survives survives);
 
+  // Gives the children that start from now on certificates of this authority.
+  void UseAuthority(const LocalAuthority& authority);
   // Starts `count` servers on loopback ports that stay reserved for the life of this object. Sets
   // addresses().
   absl::Status StartServers(uint32_t count);
@@ -88,6 +91,8 @@ class Cluster {
   const std::string config_path_;
   bool config_written_ = false;
   std::vector<std::string> environment_;
+  std::vector<std::string> server_security_;  // arguments of servers, and of workers
+  std::vector<std::string> worker_security_;
   std::vector<std::string> addresses_;
   std::vector<ReservedPort> ports_;  // of servers_
   std::vector<Child> servers_;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/exit_code.h"
 #include "base/status_macros.h"
+#include "cli/launch/security/security_flags.h"
 #include "eps_server/server.h"
 #include "storage/cuts/cut.h"
 
@@ -44,6 +45,7 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
 }  // namespace
 
 absl::Status RunServe(const Config& config) {
+  EPS_RETURN_IF_ERROR(UseSecurity(config.security));
   ServerOptions options;
   options.listen = config.servers.listen;
   options.metrics = config.servers.metrics;

@@ -5,6 +5,7 @@ Argument: the path of eps."""
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -116,6 +117,19 @@ class SecurityTest(unittest.TestCase):
                   *("--%s=%s" % item for item in SETTINGS.items()))
         self.assertEqual(small_job.outcome(EPS, self.path("jobs/job"), STEPS),
                          small_job.outcome(EPS, self.path("plain"), STEPS))
+
+    def test_a_run_has_certificates_of_its_own(self):
+        outcomes = []
+        for tls in ("auto", "always"):
+            out = self.path("run-" + tls)
+            said = self.call("train", "--out=" + out, "--model=" + self.model,
+                             "--data=" + self.data, "--workers=2", "--training.parts=2",
+                             "--worker.threads=1", "--security.tls=" + tls,
+                             *("--%s=%s" % item for item in SETTINGS.items()))
+            outcomes.append(small_job.outcome(EPS, out, STEPS))
+        self.assertEqual(outcomes[0], outcomes[1])
+        folder = re.search(r"^tls: .*--security.dir=(\S+)/driver\)$", said, re.MULTILINE)[1]
+        self.assertFalse(os.path.exists(folder), "it goes with the run")
 
     def test_plaintext_gets_no_answer(self):
         self.serve()
