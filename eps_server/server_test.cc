@@ -13,7 +13,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kPatience{600};
 
 ServerOptions DurableOptions(const std::string& folder) {
   ServerOptions options;

@@ -32,7 +32,7 @@ TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 KILLS = int(os.environ.get("EPS_KILLS", "51" if os.environ.get("EPS_LONG") else "12"))
 TALLY = os.environ.get("EPS_KILLS_TALLY", "")
 MODEL = os.environ.get("EPS_KILLS_MODEL", "synthetic")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 STEPS = 40
 
 BASE = dict(small_job.SETTINGS, **{"training.steps": STEPS, "storage.max_restarts": 1000})

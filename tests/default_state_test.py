@@ -17,7 +17,7 @@ import small_job
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 STEPS = 40
 
 SETTINGS = {key: value for key, value in small_job.SETTINGS.items()

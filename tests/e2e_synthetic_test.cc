@@ -36,7 +36,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{30};
+constexpr std::chrono::seconds kTimeout{300};
 constexpr uint64_t kSteps = 5;
 
 JobSpec SpecOf(const std::string& name, Clip clip) {

@@ -18,7 +18,7 @@ import termios
 import unittest
 
 EPS = None
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 STEPS = 6
 ERASE = "\r\x1b[K"
 # Half a pixel of a chart, as a share of its height.

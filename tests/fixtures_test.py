@@ -15,7 +15,7 @@ import unittest
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "fixtures", "68a36b0")
 
 

@@ -16,7 +16,7 @@ import small_job
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 DOES_NOT_FIT = 71
 TERMINATED = 143
 STEPS = 12

@@ -34,7 +34,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 using Arguments = std::vector<std::string>;
 
-constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::seconds kPatience{600};
 
 std::string ReadFile(const std::string& path) {
   std::ostringstream content;

@@ -32,7 +32,7 @@ def outcome(eps, out, steps):
     """Returns the outcome of a complete run with this output folder."""
     checkpoint = os.path.join(out, "checkpoint-%d" % steps)
     digests = subprocess.run([eps, "checkpoint", "digest", checkpoint], stdout=subprocess.PIPE,
-                             text=True, timeout=120, check=True).stdout
+                             text=True, timeout=600, check=True).stdout
     with open(os.path.join(out, "metrics.jsonl"), encoding="utf-8") as f:
         lines = [json.loads(line) for line in f]
     return Outcome([line for line in digests.splitlines() if "sha256" in line],

@@ -24,7 +24,7 @@ def files():
     listed = subprocess.run(
         ["git", "-c", f"safe.directory={ROOT}", "-C", str(ROOT), "ls-files", "-z", "--cached",
          "--others", "--exclude-standard"],
-        check=True, stdout=subprocess.PIPE, timeout=60).stdout.decode()
+        check=True, stdout=subprocess.PIPE, timeout=600).stdout.decode()
     return tuple(sorted(p for p in set(listed.split("\0")) if p and (ROOT / p).is_file()))
 
 

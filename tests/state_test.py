@@ -19,7 +19,7 @@ import small_job
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 STEPS = 24
 
 SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip": "lagged",

@@ -373,7 +373,7 @@ class Tree(unittest.TestCase):
         paths = [p for p in source_tree.files() if p.endswith((".h", ".cc"))]
         done = subprocess.run([tool, "--dry-run", "-Werror", "--ferror-limit=1", *paths],
                               cwd=source_tree.ROOT, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=250, check=False)
+                              stderr=subprocess.STDOUT, timeout=600, check=False)
         self.assertEqual(done.returncode, 0, "run clang-format-14 -i on them:\n" +
                          "\n".join(l for l in done.stdout.decode().split("\n") if "error:" in l))
 

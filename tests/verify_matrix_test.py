@@ -12,7 +12,7 @@ import unittest
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 
 MODEL = {
     "model_type": "gpt2", "n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": 32,

@@ -16,7 +16,7 @@ import codec_training_tally as tally
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 STEPS, SEED, SEQ_LEN = 320, 1, 32
 
 # So wide that most parameters are inner matrices.

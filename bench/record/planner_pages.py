@@ -22,7 +22,7 @@ import reproduction_pictures
 PLANNING = "docs/planning.md"
 REPRODUCTION = "docs/reproduction.md"
 IMAGES = "docs/images"
-TIMEOUT_SECONDS = 60
+TIMEOUT_SECONDS = 600
 PAPERS = {"l2l": "L2L", "nntile": "NNTile", "smart-infinity": "Smart-Infinity", "jitq": "JIT-Q"}
 
 # Times of Smart-Infinity with and without compression: name, and the text before and after the

@@ -87,7 +87,7 @@ const std::vector<Command>& Commands() {
       {"job", "ls, show, watch, pause, resume, cancel, rm: jobs on the board (eps job --help)",
        RunJob},
       {"driver", "run the jobs of the board one after the other (eps driver --help)", RunDriver},
-      {"certs", "init, issue: certificates for TLS (eps certs --help)", RunCerts},
+      {"certs", "init, issue, cluster: certificates for TLS (eps certs --help)", RunCerts},
       OfWorker("worker", "run one worker (its own options: eps worker --help)"),
       OfWorker("generate", "continue a text (its own options: eps generate --help)"),
       {"verify", "compare with a plain training loop (eps verify --help)", RunVerify},

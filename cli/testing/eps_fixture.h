@@ -16,7 +16,7 @@ namespace eps {
 
 using Arguments = std::vector<std::string>;
 
-inline constexpr std::chrono::seconds kPatience{60};
+inline constexpr std::chrono::seconds kPatience{600};
 
 std::string ReadFile(const std::string& path);
 // Creates the folder of the file, too.

@@ -11,6 +11,11 @@ COPY rootfs/ /
 # A new volume at one of these folders takes over its owner.
 COPY --chown=65532:65532 empty/ /var/lib/eps/
 COPY --chown=65532:65532 empty/ /out/
+COPY --chown=65532:65532 empty/ /certs/ca/
+COPY --chown=65532:65532 empty/ /certs/server/
+COPY --chown=65532:65532 empty/ /certs/worker/
+COPY --chown=65532:65532 empty/ /certs/driver/
+COPY --chown=65532:65532 empty/ /certs/scheduler/
 ENV HOME=/var/lib/eps
 WORKDIR /out
 USER 65532:65532

@@ -29,7 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kTimeout{60};
+constexpr std::chrono::seconds kTimeout{300};
 constexpr v1::Role kRoles[] = {v1::ROLE_WORKER,    v1::ROLE_SERVER, v1::ROLE_DRIVER,
                                v1::ROLE_SCHEDULER, v1::ROLE_ADMIN,  v1::ROLE_VIEWER};
 

@@ -12,7 +12,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{20};
+constexpr std::chrono::seconds kTimeout{300};
 
 // Asks a function for the effects of each event, and records all events.
 class ScriptedProtocol final : public Protocol {

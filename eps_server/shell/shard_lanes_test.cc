@@ -18,7 +18,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{20};
+constexpr std::chrono::seconds kTimeout{300};
 constexpr uint64_t kTokens = 100;
 
 // All counts belong to the pool's only thread.

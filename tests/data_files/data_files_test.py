@@ -15,7 +15,7 @@ from eps_models.data import epsd  # noqa: E402
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 STEPS = 4
 WIDE = dict(small_job.MODELS["gpt2"], vocab_size=70_000, n_embd=8, n_head=2, n_layer=1)
 

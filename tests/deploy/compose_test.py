@@ -141,6 +141,12 @@ class ComposeTest(unittest.TestCase):
             self.assertIn("no-new-privileges", " ".join(host["SecurityOpt"]), service)
             self.assertFalse(any((host["PortBindings"] or {}).values()), service)
             self.assertGreater(host["Memory"], 0, service)
+            seen = {mount["Destination"] for mount in container["Mounts"]
+                    if mount["Destination"].startswith("/certs/")}
+            if service != "certificates":
+                own = service.split("-")[0]
+                others = {"/certs/scheduler"} if own == "driver" else set()
+                self.assertEqual(seen, {"/certs/" + own} | others, "certificates of " + service)
         network = json.loads(self.podman.run("network", "inspect", "eps_private"))[0]
         self.assertTrue(network["internal"])
         self.wait_for_the_end()

@@ -20,7 +20,7 @@ import small_job
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 STEPS = 30
 USAGE, NO_INPUT, CANCELLED, NOT_ALLOWED, TERMINATED = 64, 66, 76, 77, 143
 
@@ -160,7 +160,7 @@ class BoardTest(unittest.TestCase):
     def test_a_submitted_job_succeeds(self):
         self.drive("--once")
         self.work(model="gpt2")
-        self.submit("first", "--wait", "--timeout=100", model="gpt2")
+        self.submit("first", "--wait", "--timeout=600", model="gpt2")
         job = self.check_outcome("first", model="gpt2")
         self.assertEqual(job["driver"], "")
         self.assertEqual(self.processes[2].wait(timeout=TIMEOUT_SECONDS), 0, self.said())
@@ -225,7 +225,7 @@ class BoardTest(unittest.TestCase):
         said = self.eps("train", "--config=%s/jobs/paused/job.yaml" % self.folder, "--workers=0",
                         "--out=%s/other" % self.folder, "--storage.kind=nvme", code=75)
         self.assertIn("is driven through the board of jobs", said)
-        self.eps("job", "pause", "paused", "--wait", "--timeout=100")
+        self.eps("job", "pause", "paused", "--wait", "--timeout=600")
         job = self.job("paused")
         self.assertEqual((job["phase"], job["desired"], job["driver"]), ("PAUSED", "PAUSE", ""))
         step = job["step"]
@@ -238,7 +238,7 @@ class BoardTest(unittest.TestCase):
         self.assertEqual(self.job("next")["phase"], "QUEUED")
         self.assertEqual(self.job("paused")["step"], step)
         self.eps("job", "cancel", "next", "--wait")
-        self.eps("job", "resume", "paused", "--wait", "--timeout=100")
+        self.eps("job", "resume", "paused", "--wait", "--timeout=600")
         self.check_outcome("paused")
 
     def test_a_checkpoint_is_written_when_asked(self):
@@ -247,7 +247,7 @@ class BoardTest(unittest.TestCase):
         self.submit("asked")
         self.wait_for_step("asked", 3)
         self.wait_until(lambda: self.job("asked")["phase"] == "RUNNING", "the first report")
-        path = self.eps("job", "checkpoint", "asked", "--wait", "--timeout=60").strip()
+        path = self.eps("job", "checkpoint", "asked", "--wait", "--timeout=600").strip()
         step = int(path.rpartition("-")[2])
         self.assertTrue(3 < step < STEPS and step % 10 != 0, path)
         subprocess.run([EPS, "checkpoint", "verify", path], check=True, timeout=TIMEOUT_SECONDS,
@@ -309,7 +309,7 @@ class BoardTest(unittest.TestCase):
         for name, data in (("outside", self.inputs["synthetic"][1]),
                            ("link", os.path.join(root, "link.txt"))):
             self.inputs = {name: (model, data)}
-            self.submit(name, "--wait", "--timeout=60", model=name, code=NOT_ALLOWED)
+            self.submit(name, "--wait", "--timeout=600", model=name, code=NOT_ALLOWED)
             job = self.job(name)
             self.assertEqual((job["phase"], job["exit_code"]), ("FAILED", NOT_ALLOWED))
             self.assertIn("data.path: " + data, job["error"])

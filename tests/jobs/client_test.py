@@ -21,7 +21,7 @@ from eps import Desired, EventKind, Phase  # noqa: E402 # pylint: disable=wrong-
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-PATIENCE = 30
+PATIENCE = 300
 CONFIG = {"training": {"steps": 5}}
 
 
@@ -207,7 +207,7 @@ class ClientTest(unittest.TestCase):
         saved = self.board.checkpoint("first", PATIENCE)
         self.assertGreaterEqual(saved.checkpoint_step, saved.checkpoint_wanted)
         self.assertTrue(os.path.isdir(saved.checkpoint))
-        job = self.board.wait("first", timeout=100)
+        job = self.board.wait("first", timeout=600)
         self.assertEqual((job.phase, job.exit_code, job.error), (Phase.SUCCEEDED, 0, ""))
         self.assertEqual((job.step, job.steps, job.checkpoint_step), (60, 60, 60))
         self.assertTrue(os.path.isdir(job.checkpoint))
@@ -227,7 +227,7 @@ class ClientTest(unittest.TestCase):
                    "--once")
         self.start("worker", "--servers=" + self.address, "--data=README.md", "--worker.threads=1")
         done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True,
-                              timeout=120, check=True).stdout.splitlines()
+                              timeout=600, check=True).stdout.splitlines()
         self.assertEqual(done[0], "QUEUED 0 0.0")
         self.assertRegex(done[-2], r"^SUCCEEDED 4 \d")
         self.assertEqual(done[-1], "0 " + self.folder + "/jobs/from-python/checkpoint-4")

@@ -20,7 +20,7 @@ import small_job  # noqa: E402
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 STEPS = 12
 
 SETTINGS = dict(small_job.SETTINGS, **{

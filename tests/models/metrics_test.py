@@ -24,7 +24,7 @@ from eps_models.data import epsd  # noqa: E402
 
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 VOCABULARY, WIDTH, LENGTH, CLASSES = 32, 8, 16, 3
 STEPS = 60
 SETTINGS = dict(small_job.SETTINGS, **{

@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 import source_tree  # noqa: E402
 
 EPS = None
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 
 
 class Conventions(unittest.TestCase):

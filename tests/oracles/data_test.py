@@ -301,7 +301,7 @@ class DataTest(unittest.TestCase):
         done = subprocess.run([sys.executable, "-m", "eps_models.tokens",
                                self.tokenizers[tokenizer]], input=lines, text=True,
                               env={**os.environ, "PYTHONPATH": str(ROOT / "python")},
-                              stdout=subprocess.PIPE, timeout=240, check=True)
+                              stdout=subprocess.PIPE, timeout=600, check=True)
         return [json.loads(line) for line in done.stdout.splitlines()]
 
 

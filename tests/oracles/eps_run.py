@@ -8,7 +8,7 @@ import subprocess
 import jobs
 import tensors
 
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = 600
 
 
 @dataclasses.dataclass

@@ -101,7 +101,7 @@ class Exported:
         folder = pathlib.Path(self.request.source)
         self.write_cases(folder)
         result = subprocess.run([RUN_PROGRAM, str(folder)], stdout=subprocess.PIPE,
-                                stderr=subprocess.STDOUT, text=True, timeout=300)
+                                stderr=subprocess.STDOUT, text=True, timeout=600)
         return "" if result.returncode == 0 else result.stdout
 
     def wrong_weights(self, changed_text=None):

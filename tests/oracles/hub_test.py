@@ -26,7 +26,7 @@ from eps_models import hub  # noqa: E402
 from eps_models.testing import hub as caches  # noqa: E402
 
 EPS = None
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 GPT2, LLAMA = "an-org/small-gpt2", "small.llama"
 # Prints the folder in which huggingface_hub finds a model.
 FIND = """

@@ -212,7 +212,7 @@ class Lora(unittest.TestCase):
                                                 os.path.dirname(sys.executable),
                                                 os.environ["PATH"]])}
         printed = [subprocess.run(["bash", "-ec", block], cwd=folder, env=environment, check=True,
-                                  stdout=subprocess.PIPE, timeout=300).stdout
+                                  stdout=subprocess.PIPE, timeout=600).stdout
                    for block in re.findall(r"^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)]
         self.assertEqual(b"4\nllama\n", printed[-1])
 

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 import source_tree  # noqa: E402
 
 EPS = None
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 600
 PAGE = (ROOT / "docs/guides/own_model.md").read_text(encoding="utf-8")
 BLOCK = re.compile(r"^```\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 IS_COMMAND = re.compile(r"(?:cat >|eps|python3) ")

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT / "tests")]
 import source_tree  # noqa: E402
 
 EPS = None
-TIMEOUT_SECONDS = 240
+TIMEOUT_SECONDS = 600
 SMALL = ["--training.steps=6", "--training.seq_len=16", "--training.micro_batch_size=2",
          "--training.micro_batches=1", "--model.path=", "--training.eval_steps=3",
          "--worker.threads=1", "--servers=1", "--storage.kind=dram", "--metrics.wandb=true"]

@@ -29,7 +29,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{60};
+constexpr std::chrono::seconds kTimeout{300};
 constexpr uint64_t kSteps = 3;
 constexpr int kServers = 2;
 

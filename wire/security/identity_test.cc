@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kDays = 2;
-constexpr std::chrono::seconds kPatience{30};
+constexpr std::chrono::seconds kPatience{300};
 
 // Answers Hello.
 class Greeter final : public v1::Control::Service {

@@ -12,7 +12,7 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{20};
+constexpr std::chrono::seconds kTimeout{300};
 
 // A server without peers.
 class NoPeers final : public PeerCaller {

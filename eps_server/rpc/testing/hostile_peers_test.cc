@@ -40,7 +40,7 @@ namespace {
 
 constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 constexpr uint64_t kAllowedGrowth = 64 * kMebibyte;
-constexpr std::chrono::seconds kPatience{20};
+constexpr std::chrono::seconds kPatience{300};
 
 JobSpec LongJob() {
   JobSpec spec = TinySyntheticSpec();
