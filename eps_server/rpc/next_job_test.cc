@@ -87,10 +87,13 @@ class NextJobTest : public testing::Test {
     }
     WaitFor(v1::JOB_STATE_RUNNING);
   }
+  // Waits until all servers are in that state. The lead knows first.
   void WaitFor(v1::JobState state) {
-    EXPECT_TRUE(clients_[0]->WaitForStatus([&](const v1::StatusReply& status) {
-      return status.state() == state;
-    })) << v1::JobState_Name(state);
+    for (const auto& client : clients_) {
+      EXPECT_TRUE(client->WaitForStatus([&](const v1::StatusReply& status) {
+        return status.state() == state;
+      })) << v1::JobState_Name(state);
+    }
   }
   void End(uint32_t exit_code) {
     v1::ReportJobReply reply;
