@@ -19,7 +19,7 @@ using Arguments = std::vector<std::string>;
 // Each function is defined in the file of its command.
 absl::Status RunBackup(const Arguments& arguments);  // state.cc
 absl::Status RunBench(const Arguments& arguments);
-absl::Status RunCerts(const Arguments& arguments);
+absl::Status RunCerts(const Arguments& arguments);  // certs/certs.cc
 absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);

@@ -91,6 +91,9 @@ struct PushInvalid {
 struct NewDriver {
   DriverLease lease;
 };
+// At the lead, after every shard has the driver: it begins the import of a job that is not open.
+// Whatever was imported before is forgotten, also by a driver with the same lease.
+struct RestartImport {};
 // ImportState: sets all chunks of this shard to the initial values of the spec.
 struct ImportInitialize {
   StreamId stream;
@@ -175,10 +178,11 @@ struct Timer {
 using Event =
     std::variant<event::Opened, event::StreamClosed, event::Join, event::Beat, event::BeginStep,
                  event::Fetch, event::FetchDrained, event::PushOffered, event::PushReceived,
-                 event::PushInvalid, event::NewDriver, event::ImportInitialize, event::ImportChunk,
-                 event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained,
-                 event::Watch, event::Gate, event::Drain, event::OpDone, event::FromShard,
-                 event::LinkUp, event::LinkDown, event::Timer>;
+                 event::PushInvalid, event::NewDriver, event::RestartImport,
+                 event::ImportInitialize, event::ImportChunk, event::ImportResidual,
+                 event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
+                 event::Gate, event::Drain, event::OpDone, event::FromShard, event::LinkUp,
+                 event::LinkDown, event::Timer>;
 
 // The outputs. A shell carries them out in order and decides nothing.
 namespace effect {

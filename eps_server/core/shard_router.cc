@@ -143,7 +143,18 @@ void ShardRouter::On(const event::Beat& e) {
 
 // The caller has compared the boards.
 void ShardRouter::On(const event::NewDriver& e) {
-  if (!e.lease.IsBefore(facts_.driver)) facts_.driver = e.lease;
+  if (e.lease.IsBefore(facts_.driver) || e.lease == facts_.driver) return;
+  facts_.driver = e.lease;
+  transfer_.EndImports(absl::AbortedError("ImportState: another driver has the job now"));
+}
+
+// A new term forgets what all shards have imported, and what is on its way. Without durable state
+// there are no terms: the driver writes every chunk again.
+void ShardRouter::On(const event::RestartImport& e) {
+  if (facts_.state != v1::JOB_STATE_IMPORTING || lead_ == nullptr) return;
+  if (facts_.job.durable()) return terms_.On(e);
+  transfer_.EndImports(absl::AbortedError("ImportState: the driver begins the import again"));
+  lead_->On(e);
 }
 
 void ShardRouter::On(const event::Gate& e) {

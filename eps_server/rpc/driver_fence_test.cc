@@ -1,13 +1,8 @@
 // Which driver may create a job, import its state and set its gate: the rules D3 to D5 of
 // docs/protocol.md.
 
-#include <unistd.h>
-
-#include <filesystem>
 #include <future>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -15,30 +10,19 @@
 #include "base/testing/test_specs.h"
 #include "eps/v1/scheduler.grpc.pb.h"
 #include "eps_server/jobs/testing/board_requests.h"
-#include "eps_server/rpc/testing/test_client.h"
-#include "grpcpp/channel.h"
+#include "eps_server/rpc/testing/durable_servers.h"
 #include "gtest/gtest.h"
 #include "wire/grpc_status.h"
 
 namespace eps {
 namespace {
 
-constexpr size_t kServers = 2;
 constexpr DriverLease kNoLease;
 
-// Two servers with data directories. The first is the lead, and its board has given leases.
-class DriverFenceTest : public testing::Test {
+// The board of the lead has given leases.
+class DriverFenceTest : public DurableServersTest {
  protected:
-  DriverFenceTest()
-      : folder_(absl::StrCat(testing::TempDir(), "/driver-fence-",
-                             testing::UnitTest::GetInstance()->current_test_info()->name(), "-",
-                             getpid())) {
-    std::filesystem::remove_all(folder_);
-    for (size_t i = 0; i < kServers; ++i) {
-      servers_.push_back(nullptr);
-      addresses_.emplace_back("127.0.0.1:0");
-      Start(i);
-    }
+  DriverFenceTest() {
     v1::SubmitJobReply submitted;
     EXPECT_TRUE(board()->SubmitJob(NewContext().get(), SubmitOf("a"), &submitted).ok());
     v1::ClaimJobReply claimed;
@@ -46,32 +30,6 @@ class DriverFenceTest : public testing::Test {
     early_ = {claimed.board(), claimed.job().driver().generation()};
     late_ = {early_.board, early_.generation + 1};
   }
-  ~DriverFenceTest() override {
-    servers_.clear();
-    std::filesystem::remove_all(folder_);
-  }
-
-  // Starts a server again, at the address that it had.
-  void Start(size_t i) {
-    servers_[i].reset();
-    ServerOptions options;
-    options.listen = addresses_[i];
-    options.threads = 2;
-    options.memory_limit_bytes = uint64_t{1} << 30;
-    options.storage.emplace();
-    options.storage->kind = "dram";
-    options.storage->path = absl::StrCat(folder_, "/", i);
-    options.storage->staging_bytes = uint64_t{8} << 20;
-    auto server = Server::Start(options);
-    ASSERT_TRUE(server.ok()) << server.status();
-    servers_[i] = *std::move(server);
-    addresses_[i] = servers_[i]->address();
-    clients_[i] = std::make_unique<TestClient>(addresses_[i]);
-  }
-  std::unique_ptr<v1::Scheduler::Stub> board() {
-    return v1::Scheduler::NewStub(clients_[0]->channel());
-  }
-
   absl::Status Create(const DriverLease& lease) {
     v1::CreateJobRequest request;
     request.set_request_id("create");
@@ -106,32 +64,23 @@ class DriverFenceTest : public testing::Test {
     v1::GateReply reply;
     return FromGrpc(clients_[0]->control().Gate(NewContext().get(), request, &reply), "");
   }
-  void WaitFor(size_t server, v1::JobState state) {
-    EXPECT_TRUE(clients_[server]->WaitForStatus([&](const v1::StatusReply& status) {
-      return status.state() == state;
-    })) << v1::JobState_Name(state);
-  }
   void CreateAndWait(const DriverLease& lease) {
     const absl::Status created = Create(lease);
     ASSERT_TRUE(created.ok()) << created;
-    for (size_t i = 0; i < kServers; ++i) WaitFor(i, v1::JOB_STATE_IMPORTING);
+    WaitFor(v1::JOB_STATE_IMPORTING);
   }
   static void ExpectFenced(const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   }
 
   const JobSpec spec_ = TinySyntheticSpec();
-  const std::string folder_;
-  std::vector<std::unique_ptr<Server>> servers_;
-  std::vector<std::string> addresses_;
-  std::unique_ptr<TestClient> clients_[kServers];
   DriverLease early_;
   DriverLease late_;
 };
 
 TEST_F(DriverFenceTest, RefusesImportsOfAnEarlierDriver) {
   CreateAndWait(early_);
-  ASSERT_TRUE(Create(late_).ok());
+  CreateAndWait(late_);
   for (size_t i = 0; i < kServers; ++i) {
     const absl::Status fenced = Import(i, early_);
     ExpectFenced(fenced);
@@ -141,13 +90,34 @@ TEST_F(DriverFenceTest, RefusesImportsOfAnEarlierDriver) {
     ExpectFenced(Import(i, {late_.board + 1, late_.generation}));
   }
   for (size_t i = 0; i < kServers; ++i) EXPECT_TRUE(Import(i, late_).ok()) << i;
-  WaitFor(0, v1::JOB_STATE_RUNNING);
+  WaitFor(v1::JOB_STATE_RUNNING);
+}
+
+// The first driver dies when one of two shards has its weights.
+TEST_F(DriverFenceTest, TheNextDriverBeginsTheImportAgain) {
+  CreateAndWait(early_);
+  ASSERT_TRUE(Import(0, early_).ok());
+  CreateAndWait(late_);
+  for (size_t i = 0; i < kServers; ++i) {
+    const absl::Status imported = Import(i, late_);
+    EXPECT_TRUE(imported.ok()) << i << ": " << imported;
+  }
+  WaitFor(v1::JOB_STATE_RUNNING);
+}
+
+// As `eps driver` starts its run again after it was killed.
+TEST_F(DriverFenceTest, TheSameDriverBeginsTheImportAgain) {
+  CreateAndWait(early_);
+  ASSERT_TRUE(Import(0, early_).ok());
+  CreateAndWait(early_);
+  for (size_t i = 0; i < kServers; ++i) EXPECT_TRUE(Import(i, early_).ok()) << i;
+  WaitFor(v1::JOB_STATE_RUNNING);
 }
 
 TEST_F(DriverFenceTest, RefusesGatesOfAnEarlierDriver) {
   CreateAndWait(late_);
   for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, late_).ok());
-  WaitFor(0, v1::JOB_STATE_RUNNING);
+  WaitFor(v1::JOB_STATE_RUNNING);
   ExpectFenced(Gate(early_));
   ExpectFenced(Gate(kNoLease));
   EXPECT_TRUE(Gate(late_).ok());
@@ -175,10 +145,8 @@ TEST_F(DriverFenceTest, RestartedServersKeepTheFence) {
   CreateAndWait(early_);
   ASSERT_TRUE(Create(late_).ok());
   for (size_t i = 0; i < kServers; ++i) Start(i);
-  for (size_t i = 0; i < kServers; ++i) {
-    WaitFor(i, v1::JOB_STATE_IMPORTING);
-    ExpectFenced(Import(i, early_));
-  }
+  WaitFor(v1::JOB_STATE_IMPORTING);
+  for (size_t i = 0; i < kServers; ++i) ExpectFenced(Import(i, early_));
   ExpectFenced(Create(early_));
   EXPECT_TRUE(Create(late_).ok());
 }
@@ -194,14 +162,14 @@ TEST_F(DriverFenceTest, CreateJobWaitsForEveryShard) {
   Start(1);
   const absl::Status status = created.get();
   EXPECT_TRUE(status.ok()) << status;
-  WaitFor(1, v1::JOB_STATE_IMPORTING);
+  WaitFor(v1::JOB_STATE_IMPORTING);
   ExpectFenced(Import(1, early_));
 }
 
 TEST_F(DriverFenceTest, AJobThatEndedNeedsNoLease) {
   CreateAndWait(early_);
   for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, early_).ok());
-  WaitFor(0, v1::JOB_STATE_RUNNING);
+  WaitFor(v1::JOB_STATE_RUNNING);
   v1::ListJobsReply jobs;
   ASSERT_TRUE(board()->ListJobs(NewContext().get(), {}, &jobs).ok());
   v1::ReportJobReply reply;

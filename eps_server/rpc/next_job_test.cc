@@ -1,11 +1,7 @@
 // Servers let go of a job that has ended on the board of their lead once they get another one.
 
-#include <unistd.h>
-
 #include <filesystem>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -13,14 +9,11 @@
 #include "base/testing/test_specs.h"
 #include "eps/v1/scheduler.grpc.pb.h"
 #include "eps_server/jobs/testing/board_requests.h"
-#include "eps_server/rpc/testing/test_client.h"
-#include "grpcpp/channel.h"
+#include "eps_server/rpc/testing/durable_servers.h"
 #include "gtest/gtest.h"
 
 namespace eps {
 namespace {
-
-constexpr size_t kServers = 2;
 
 JobSpec SpecOf(const std::string& name) {
   JobSpec spec = TinySyntheticSpec();
@@ -28,46 +21,8 @@ JobSpec SpecOf(const std::string& name) {
   return spec;
 }
 
-// Two servers with data directories; the first is the lead.
-class NextJobTest : public testing::Test {
+class NextJobTest : public DurableServersTest {
  protected:
-  NextJobTest()
-      : folder_(absl::StrCat(testing::TempDir(), "/next-job-",
-                             testing::UnitTest::GetInstance()->current_test_info()->name(), "-",
-                             getpid())) {
-    std::filesystem::remove_all(folder_);
-    for (size_t i = 0; i < kServers; ++i) {
-      servers_.push_back(nullptr);
-      addresses_.emplace_back("127.0.0.1:0");
-      Start(i);
-    }
-  }
-  ~NextJobTest() override {
-    servers_.clear();
-    std::filesystem::remove_all(folder_);
-  }
-
-  // Starts a server again, at the address that it had.
-  void Start(size_t i) {
-    servers_[i].reset();
-    ServerOptions options;
-    options.listen = addresses_[i];
-    options.threads = 2;
-    options.memory_limit_bytes = uint64_t{1} << 30;
-    options.storage.emplace();
-    options.storage->kind = "dram";
-    options.storage->path = absl::StrCat(folder_, "/", i);
-    options.storage->staging_bytes = uint64_t{8} << 20;
-    auto server = Server::Start(options);
-    ASSERT_TRUE(server.ok()) << server.status();
-    servers_[i] = *std::move(server);
-    addresses_[i] = servers_[i]->address();
-    clients_[i] = std::make_unique<TestClient>(addresses_[i]);
-  }
-  std::unique_ptr<v1::Scheduler::Stub> board() {
-    return v1::Scheduler::NewStub(clients_[0]->channel());
-  }
-
   absl::Status Create(const std::string& name) {
     return clients_[0]->CreateJob(SpecOf(name), addresses_);
   }
@@ -87,14 +42,6 @@ class NextJobTest : public testing::Test {
     }
     WaitFor(v1::JOB_STATE_RUNNING);
   }
-  // Waits until all servers are in that state. The lead knows first.
-  void WaitFor(v1::JobState state) {
-    for (const auto& client : clients_) {
-      EXPECT_TRUE(client->WaitForStatus([&](const v1::StatusReply& status) {
-        return status.state() == state;
-      })) << v1::JobState_Name(state);
-    }
-  }
   void End(uint32_t exit_code) {
     v1::ReportJobReply reply;
     const auto end = WithId(EndOf(job_, exit_code), SpecOf(job_.name()).id().value());
@@ -111,10 +58,6 @@ class NextJobTest : public testing::Test {
     return JobSpec::Parse(reply.spec_text())->name;
   }
 
-  const std::string folder_;
-  std::vector<std::unique_ptr<Server>> servers_;
-  std::vector<std::string> addresses_;
-  std::unique_ptr<TestClient> clients_[kServers];
   v1::Job job_;  // that was driven last
 };
 

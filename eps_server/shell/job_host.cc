@@ -330,6 +330,7 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
   // While the job recovers, a shard with a new data directory may not know it yet.
   const bool asks_nobody = existing->state() != v1::JOB_STATE_RECOVERING && driver_everywhere_;
   if (ready_.load(std::memory_order_acquire) && asks_nobody) {
+    if (driver.exists()) existing->Post(event::RestartImport{});
     return Reply(existing, std::move(done));
   }
   if (creation_ != nullptr) {
@@ -390,6 +391,8 @@ void JobHost::OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t sha
   ready_.store(was_ready || first.ok(), std::memory_order_release);
   if (first.ok()) {
     driver_everywhere_ = creation->driver == driver_;
+    // Nobody has imported anything into a job that has just been made.
+    if (was_ready && creation->driver.exists()) creation->job->Post(event::RestartImport{});
     for (Created& waiter : creation->waiters) Reply(creation->job, std::move(waiter));
   } else {
     if (!was_ready && creation->job->untouched() && job() == creation->job) Retire(first);

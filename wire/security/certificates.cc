@@ -174,6 +174,8 @@ absl::Status IssueCertificate(const std::string& authority, const CertificateReq
                   AddExtension(c, issuer.get(), NID_key_usage, "critical,digitalSignature") &&
                   AddExtension(c, issuer.get(), NID_ext_key_usage, "serverAuth,clientAuth") &&
                   AddExtension(c, issuer.get(), NID_subject_alt_name, alt_names) &&
+                  // Tells authorities of the same name apart, where two are accepted.
+                  AddExtension(c, issuer.get(), NID_authority_key_identifier, "keyid") &&
                   X509_sign(c, issuer_key.get(), EVP_sha256()) != 0;
   if (!ok) return OpenSslError("sign a certificate");
   EPS_RETURN_IF_ERROR(CreateFolder(out));

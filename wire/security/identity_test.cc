@@ -168,6 +168,18 @@ TEST_F(IdentityTest, ReplacedFilesAreReadAgain) {
   }
 }
 
+TEST_F(IdentityTest, TwoAuthoritiesAreAccepted) {
+  ASSERT_TRUE(CreateAuthority(Path("next"), kDays).ok());
+  ASSERT_TRUE(Issue("server", v1::ROLE_SERVER).ok());
+  const std::string both = *ReadTextFile(Path("ca/ca.crt")) + *ReadTextFile(Path("next/ca.crt"));
+  ASSERT_TRUE(ReplaceFile(Path("server/ca.crt"), both).ok());
+  Serve(**Load("server"));
+  ASSERT_TRUE(Issue("late", v1::ROLE_WORKER, "127.0.0.1", "next").ok());
+  ASSERT_TRUE(ReplaceFile(Path("late/ca.crt"), both).ok());
+  EXPECT_TRUE(Greet((*Load("late"))->ForClients()).ok()) << "of the second authority";
+  EXPECT_TRUE(Greet(MakeIdentity("worker", v1::ROLE_WORKER)->ForClients()).ok());
+}
+
 TEST_F(IdentityTest, BadFilesAreNamed) {
   const auto expect = [this](absl::StatusCode code, const std::string& text) {
     const auto identity = Load("worker");

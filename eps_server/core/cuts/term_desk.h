@@ -38,6 +38,8 @@ class TermDesk {
   // Returns whether the message is one that this desk handles, whatever its term.
   bool OnMessage(const event::FromShard& e);
   void On(const internal_event::RollBack& e);
+  // REQUIRES the lead.
+  void On(const event::RestartImport&) { StartTerm(); }
   void On(const internal_event::BorderOpened& e);
   // Registers once the shard knows what it has.
   void On(const internal_event::LeadReached&) { Register(); }

@@ -33,6 +33,8 @@ class Lead {
   // then opens after that border. Returns false if the job is open. FailedPrecondition if another
   // shard holds another border.
   absl::StatusOr<bool> OnImported(ShardId shard, const v1::Imported& imported, uint64_t now_ms);
+  // Forgets what the shards have imported. REQUIRES that the job is not open.
+  void ForgetImports() { imported_.assign(imported_.size(), std::nullopt); }
   // Opens the job after a border that every shard holds.
   void Open(const v1::Imported& border, uint64_t now_ms);
 

@@ -29,6 +29,8 @@ class LeadDesk {
   void OnImported(ShardId from, const v1::ShardMessage& message);
   void OnStats(ShardId from, const v1::Stats& stats);
 
+  // REQUIRES that the job is not open.
+  void On(const event::RestartImport&) { lead_.ForgetImports(); }
   void On(const internal_event::LossesReported& e);
   void On(const internal_event::EvaluationsReported& e);
   // Sends a shard what it may have missed.

@@ -25,8 +25,7 @@ std::string Text(const std::shared_ptr<const EncodedChunk>& data_or_null) {
 std::string Text(const absl::Status& status) { return absl::StrCat("{", status.ToString(), "}"); }
 
 std::string Text(const DriverLease& lease) {
-  if (!lease.exists()) return "";
-  return absl::StrCat(" lease ", lease.board, ":", lease.generation);
+  return lease.exists() ? absl::StrCat(" lease ", ToText(lease)) : "";
 }
 
 std::string Text(const CutId& cut) { return absl::StrCat(cut.step.value(), "/", cut.term.value()); }
@@ -181,6 +180,7 @@ struct EventText {
   std::string operator()(const event::NewDriver& e) const {
     return absl::StrCat("NewDriver", Text(e.lease));
   }
+  std::string operator()(const event::RestartImport&) const { return "RestartImport"; }
   std::string operator()(const event::ImportInitialize& e) const {
     return absl::StrCat("ImportInitialize on ", e.stream.value(), Text(e.lease));
   }

@@ -303,10 +303,14 @@ void TransferDesk::Closed(StreamId stream) {
   outbox_->Raise(internal_event::ExportEnded{});
 }
 
-void TransferDesk::EndWork(const absl::Status& why) {
+void TransferDesk::EndImports(const absl::Status& why) {
   for (const auto& [stream, job] : imports_) outbox_->Close(stream, why);
   imports_.clear();
   written_.clear();
+}
+
+void TransferDesk::EndWork(const absl::Status& why) {
+  EndImports(why);
   for (const auto& [stream, job] : exports_) outbox_->Close(stream, why);
   exports_.clear();
   CountReaders();

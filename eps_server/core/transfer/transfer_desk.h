@@ -48,6 +48,8 @@ class TransferDesk {
 
   // Forgets the import or export of a stream that ended.
   void Closed(StreamId stream);
+  // Ends every import with `why`, and forgets which chunks were written.
+  void EndImports(const absl::Status& why);
   // Ends every import and export with `why`, because the job failed or the term is over.
   void EndWork(const absl::Status& why);
   // Lists the exports whose border is not reached.

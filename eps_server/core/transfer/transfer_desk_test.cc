@@ -63,6 +63,17 @@ TEST_F(TransferDeskTest, CompletesAnImportAfterItsLastChunk) {
   EXPECT_EQ(outbox_.TakeRaised<internal_event::Imported>().size(), 1u);
 }
 
+TEST_F(TransferDeskTest, AnEndedImportDoesNotComplete) {
+  facts_.state = v1::JOB_STATE_IMPORTING;
+  desk_.On(event::ImportInitialize{kStream});
+  desk_.On(event::ImportFinish{kStream, Step(0), Version(0), 0, 0});
+  EXPECT_EQ(outbox_.Take().size(), facts_.owned.size());
+  desk_.EndImports(absl::AbortedError("another driver"));
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("another driver")));
+  for (uint64_t op = 1; op <= facts_.owned.size(); ++op) desk_.On(Done(OpId(op)));
+  EXPECT_THAT(outbox_.TakeRaised<internal_event::Imported>(), IsEmpty());
+}
+
 TEST_F(TransferDeskTest, InitializesOneAtATime) {
   facts_.state = v1::JOB_STATE_IMPORTING;
   desk_.On(event::ImportInitialize{kStream});
