@@ -76,7 +76,8 @@ class JobHost {
 
   // Creates the job on all its servers, with this server as the lead. Idempotent: reports the
   // existing job if it is the same. `deadline` is the caller's; the other shards get it less a
-  // margin for the reply. Aborted if another driver has a later lease.
+  // margin for the reply. Aborted if another driver has a later lease. A driver with a lease begins
+  // the import of a job that is not open from the beginning.
   void CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done);
   // Prepares this server as another shard of a lead's job. Idempotent like CreateJob.
   void PrepareJob(v1::PrepareJobRequest request, Prepared done);

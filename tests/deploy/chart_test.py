@@ -30,7 +30,7 @@ VARIANTS = {
 }
 # Settings, and a part of the refusal.
 REFUSED = [
-    (["insecure="], "EPS has no TLS yet"),
+    (["insecure="], "This chart does not use TLS yet"),
     (["insecure=yes"], "insecure"),
     (["server.replicas=3"], "server"),
     (["servers.replica=3"], "replica"),
