@@ -23,6 +23,8 @@ class Descriptor {
 
   bool ok() const { return fd_ >= 0; }
   int get() const { return fd_; }
+  // Gives the descriptor away: the caller closes it.
+  int Release() { return std::exchange(fd_, -1); }
 
  private:
   int fd_;

@@ -17,7 +17,7 @@
 #include "eps_server/rpc/control_service.h"
 #include "eps_server/rpc/data_service.h"
 #include "eps_server/rpc/grpc_peers.h"
-#include "eps_server/rpc/metrics.h"
+#include "eps_server/rpc/http/status_endpoint.h"
 #include "eps_server/rpc/role_guard.h"
 #include "eps_server/rpc/scheduler_service.h"
 #include "eps_server/rpc/shard_service.h"
@@ -71,20 +71,19 @@ uint64_t NewIncarnation() {
   return value == 0 ? 1 : value;
 }
 
-// Checks that the server may listen on `address`, the value of `key`. `harm` completes the sentence
-// "anyone who can connect ...".
-absl::Status CheckListen(const char* key, const std::string& address, bool insecure,
-                         const char* harm) {
-  const absl::Status status = CheckAddress(address, /*allow_any_port=*/true);
+// Checks that the server may listen on this address.
+absl::Status CheckListen(const ServerOptions& options) {
+  const absl::Status status = CheckAddress(options.listen, /*allow_any_port=*/true);
   if (!status.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat(key, ": ", std::string(status.message())));
+    return absl::InvalidArgumentError(
+        absl::StrCat("servers.listen: ", std::string(status.message())));
   }
-  if (!IsLoopback(address) && !insecure) {
+  if (!IsLoopback(options.listen) && !options.insecure && !UsesTls(options.listen)) {
     return absl::PermissionDeniedError(absl::StrCat(
-        key, ": ", address,
-        " can be reached from other machines, and without TLS anyone who can connect ", harm,
-        "; give the server a certificate (security.dir), listen on 127.0.0.1, or pass "
-        "--insecure if you trust the network"));
+        "servers.listen: ", options.listen,
+        " can be reached from other machines, and without TLS anyone who can connect could read "
+        "and change the weights; give the server a certificate (security.dir), listen on "
+        "127.0.0.1, or pass --insecure if you trust the network"));
   }
   return absl::OkStatus();
 }
@@ -122,12 +121,14 @@ class Server::Impl {
   }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }
 
+  // Answers probes and scrapes. Call it first, so that probes see a server that takes long to
+  // start.
+  absl::Status ServeHttp(const std::string& listen);
   // Opens the board of jobs. Call it before Listen.
   absl::Status OpenBoard();
   // Reopens the job that the previous process on this storage served, if there was one.
   absl::Status Reopen();
   absl::Status Listen(const ServerOptions& options);
-  absl::Status ServeMetrics(const std::string& listen);
   // Refuses new work.
   void Refuse();
   void Drain(std::function<void(const std::string&)> drained);
@@ -201,8 +202,8 @@ class Server::Impl {
   DataService data_;
   ShardService shard_;
   std::unique_ptr<grpc::Server> server_;
-  std::unique_ptr<Acceptor> acceptor_;        // null until the server listens
-  std::unique_ptr<MetricsEndpoint> metrics_;  // null if disabled or shut down
+  std::unique_ptr<Acceptor> acceptor_;    // null until the server listens
+  std::unique_ptr<StatusEndpoint> http_;  // null if disabled or shut down
 
   Mutex mu_;
   CondVar ended_changed_;
@@ -260,20 +261,22 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
   for (const char* service : {kLive, kReady, kDefault}) health->SetServingStatus(service, true);
   acceptor_->Start(std::move(connections));
+  if (http_ != nullptr) http_->SetPhase(StatusEndpoint::Phase::kReady);
   return absl::OkStatus();
 }
 
-absl::Status Server::Impl::ServeMetrics(const std::string& listen) {
+absl::Status Server::Impl::ServeHttp(const std::string& listen) {
   EPS_ASSIGN_OR_RETURN(
-      metrics_, MetricsEndpoint::Start(listen, [this](std::function<void(v1::StatusReply)> done) {
+      http_, StatusEndpoint::Start(listen, [this](std::function<void(v1::StatusReply)> done) {
         control_.GetStatus(std::move(done));
       }));
-  EPS_LOG_INFO("metrics: http://" << metrics_->address() << "/metrics");
+  EPS_LOG_INFO("probes and metrics: http://" << http_->address());
   return absl::OkStatus();
 }
 
 void Server::Impl::Refuse() {
   host_->Drain();
+  if (http_ != nullptr) http_->SetPhase(StatusEndpoint::Phase::kStopping);
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
   for (const char* service : {kReady, kDefault}) health->SetServingStatus(service, false);
 }
@@ -303,7 +306,7 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
     if (shutting_down_) return;
     shutting_down_ = true;
   }
-  metrics_.reset();
+  http_.reset();
   if (acceptor_ != nullptr) acceptor_->Stop();
   if (server_ != nullptr) {
     Refuse();
@@ -340,12 +343,13 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Server::~Server() = default;
 
 absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& options) {
-  EPS_RETURN_IF_ERROR(CheckListen("servers.listen", options.listen,
-                                  options.insecure || UsesTls(options.listen),
-                                  "could read and change the weights"));
-  if (!options.metrics.empty()) {
-    EPS_RETURN_IF_ERROR(CheckListen("servers.metrics", options.metrics, options.insecure,
-                                    "could watch the job's progress"));
+  EPS_RETURN_IF_ERROR(CheckListen(options));
+  if (!options.http.empty()) {
+    const absl::Status valid = CheckAddress(options.http, /*allow_any_port=*/true);
+    if (!valid.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("servers.http: ", std::string(valid.message())));
+    }
   }
   for (const std::string& peer : options.peers) {
     const absl::Status valid = CheckAddress(peer, /*allow_any_port=*/true);
@@ -363,10 +367,10 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
     EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(*options.storage));
   }
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
+  if (!options.http.empty()) EPS_RETURN_IF_ERROR(impl->ServeHttp(options.http));
   EPS_RETURN_IF_ERROR(impl->OpenBoard());
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
   EPS_RETURN_IF_ERROR(impl->Listen(options));
-  if (!options.metrics.empty()) EPS_RETURN_IF_ERROR(impl->ServeMetrics(options.metrics));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }

@@ -18,7 +18,7 @@ namespace eps {
 // How to run a server. The keys servers.* and storage.* of docs/reference/config.md set these.
 struct ServerOptions {
   std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0 picks a free one
-  std::string metrics;                  // HOST:PORT that serves GET /metrics; empty disables
+  std::string http;                     // HOST:PORT of probes and metrics; empty disables
   int threads = 0;                      // that reduce, update and encode; 0 uses all cores
   uint64_t memory_limit_bytes = 0;      // 0 uses the memory that is available at the start
   bool insecure = false;                // allow addresses beyond this machine without TLS

@@ -32,7 +32,6 @@ RATCHET = {
     ("key", "checkpoint"): 2,
     ("key", "cli"): 3,
     ("key", "compression"): 1,
-    ("key", "eps_server"): 1,
     ("key", "verify"): 1,
     ("key", "worker"): 2,
 }

@@ -158,6 +158,11 @@ JobId ControlClient::job() const {
   return job_;
 }
 
+void ControlClient::FollowJob(JobId job) {
+  MutexLock lock(&mu_);
+  job_ = job;
+}
+
 DriverLease ControlClient::driver() const {
   MutexLock lock(&mu_);
   return driver_;

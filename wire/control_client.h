@@ -81,6 +81,8 @@ class ControlClient {
                                                const std::string& config = "") {
     return CreateJob(spec, config, CreatePatience());
   }
+  // All later calls refer to this job, of which the client knows no more. For those who watch.
+  void FollowJob(JobId job) EPS_EXCLUDES(mu_);
   // Asks servers()[0] which job it runs; all later calls refer to that job. NotFound if it runs
   // none.
   absl::StatusOr<v1::GetJobReply> FindJob();

@@ -166,7 +166,7 @@ struct CheckpointConfig {
 struct ServersConfig {
   std::string addresses;               // "2" spawns two; "host:port,host:port" attaches
   std::string listen = "127.0.0.1:0";  // of eps serve
-  std::string metrics;                 // HOST:PORT of eps serve's metrics; empty disables them
+  std::string http;                    // HOST:PORT of eps serve's probes and metrics; empty: none
   std::string trace;                   // folder for traces of the protocol; empty disables them
   int threads = 0;                     // 0 means as many as the machine can spare
   uint64_t memory_limit = 0;           // bytes; 0 means the free memory

@@ -147,9 +147,9 @@ void ServersKeys(V* v, ServersConfig* s) {
          "ones.");
   v->Key("servers.listen", &s->listen, AnyValue(),
          "Address that eps serve listens on; port 0 chooses a free one.");
-  v->Key("servers.metrics", &s->metrics, AnyValue(),
-         "Address of eps serve's Prometheus metrics (GET /metrics); port 0 chooses a free one; "
-         "empty disables them.");
+  v->Key("servers.http", &s->http, AnyValue(),
+         "Address of eps serve for probes and Prometheus (GET /healthz, /startupz, /readyz, "
+         "/metrics), without TLS; port 0 chooses a free one; empty disables it.");
   v->Key("servers.trace", &s->trace, AnyValue(),
          "Folder to which servers append protocol events, one per line, for checks; empty disables "
          "the trace.");

@@ -37,7 +37,8 @@ pack() {
   done
   # Libraries without an archive in Debian. The C and C++ libraries are those of the other machine.
   for name in "$out"/bin/*; do ldd "$name"; done |
-    awk '/libspdlog|libfmt|libhwy|libisal|libprometheus|libcivetweb/ { print $3 }' | sort -u |
+    awk '/libspdlog|libfmt|libhwy|libisal|libprometheus|libmicrohttpd|libgnutls/ { print $3 }' |
+    sort -u |
     xargs -I{} cp -L {} "$out/lib/"
   cp "$here/gpu_step.sh" "$out/"
   echo "gpu_step: packed $(du -sh "$out" | cut -f1) into $out"

@@ -39,7 +39,7 @@ absl::Status RunStatus(const RunConfig& run, bool json) {
         client.ok() ? (*client)->GetStatus(0, kTimeout) : client.status();
     if (status.ok()) {
       const std::string text =
-          json ? StatusJson(address, *status) + "\n" : StatusText(address, *status);
+          json ? LineOf(StatusJson(address, *status)) + "\n" : StatusText(address, *status);
       std::fputs(text.c_str(), stdout);
       continue;
     }

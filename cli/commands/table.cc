@@ -23,6 +23,7 @@ absl::Status RunCerts(const Arguments& arguments);  // certs/certs.cc
 absl::Status RunCheckpoint(const Arguments& arguments);
 absl::Status RunCodec(const Arguments& arguments);
 absl::Status RunConfigCommand(const Arguments& arguments);
+absl::Status RunDashboard(const Arguments& arguments);  // watch/dashboard.cc
 absl::Status RunDoctor(const RunConfig& run, bool json);
 absl::Status RunDriver(const Arguments& arguments);
 absl::Status RunJob(const Arguments& arguments);
@@ -33,6 +34,7 @@ absl::Status RunSimulate(const Arguments& arguments);
 absl::Status RunState(const Arguments& arguments);
 absl::Status RunStatus(const RunConfig& run, bool json);
 absl::Status RunSubmit(const Arguments& arguments);
+absl::Status RunTop(const Arguments& arguments);  // watch/top.cc
 absl::Status RunVerify(const Arguments& arguments);
 
 namespace {
@@ -101,6 +103,8 @@ const std::vector<Command>& Commands() {
       Configured({"eps status", "show what the servers of --servers hold and wait for",
                   /*trains=*/false, /*has_json=*/true},
                  RunStatus),
+      {"top", "show running servers in the terminal, live (eps top --help)", RunTop},
+      {"dashboard", "serve a page that shows running servers (eps dashboard --help)", RunDashboard},
       Configured({"eps doctor", "check that this machine can run EPS"}, RunDoctor),
       OfPython("wandb", "write a run's metrics for Weights & Biases (eps wandb --help)",
                "eps_metrics.wandb_run"),

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/text.h"
-#include "nlohmann/json.hpp"
 #include "wire/job_state_names.h"
 
 namespace eps {
@@ -72,7 +71,7 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
   return text;
 }
 
-std::string StatusJson(const std::string& address, const v1::StatusReply& status) {
+nlohmann::ordered_json StatusJson(const std::string& address, const v1::StatusReply& status) {
   nlohmann::ordered_json json;
   json["server"] = address;
   json["state"] = JobStateName(status.state());
@@ -111,12 +110,22 @@ std::string StatusJson(const std::string& address, const v1::StatusReply& status
                                    {"worker_seconds", times.worker_seconds()},
                                    {"slack_seconds", times.slack_seconds()}});
   }
+  json["stage_progress"] = nlohmann::ordered_json::array();
+  for (const v1::StageProgress& progress : status.stage_progress()) {
+    json["stage_progress"].push_back({{"stage", progress.stage()},
+                                      {"name", progress.name()},
+                                      {"chunks", progress.chunks()},
+                                      {"updated", progress.updated()}});
+  }
   json["waits"] = nlohmann::ordered_json::array();
   for (const v1::Wait& wait : status.waits()) {
     json["waits"].push_back(
         {{"what", wait.what()}, {"waits_for", wait.waits_for()}, {"seconds", wait.seconds()}});
   }
-  // A server may truncate a text in the middle of a character.
+  return json;
+}
+
+std::string LineOf(const nlohmann::ordered_json& json) {
   return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 

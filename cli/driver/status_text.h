@@ -4,6 +4,7 @@
 #include <string>
 
 #include "eps/v1/control.pb.h"
+#include "nlohmann/json.hpp"
 
 namespace eps {
 
@@ -12,8 +13,11 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
 // Returns the part of StatusText about stages: the times of each stage on that server, and the
 // memory that just-in-time quantization saves. Empty before the first fetch.
 std::string StageTimesText(const v1::StatusReply& status);
-// Returns a server's status as one JSON object, without a newline.
-std::string StatusJson(const std::string& address, const v1::StatusReply& status);
+// Returns a server's status as one JSON object. A server may truncate a text in the middle of a
+// character: write the object with LineOf.
+nlohmann::ordered_json StatusJson(const std::string& address, const v1::StatusReply& status);
+// Returns JSON on one line, without a newline. Bytes that are not UTF-8 are replaced.
+std::string LineOf(const nlohmann::ordered_json& json);
 
 }  // namespace eps
 

@@ -48,7 +48,7 @@ absl::Status RunServe(const Config& config) {
   EPS_RETURN_IF_ERROR(UseSecurity(config.security));
   ServerOptions options;
   options.listen = config.servers.listen;
-  options.metrics = config.servers.metrics;
+  options.http = config.servers.http;
   options.trace = config.servers.trace;
   options.threads = config.servers.threads;
   options.memory_limit_bytes = config.servers.memory_limit;

@@ -10,6 +10,30 @@
 #include "eps_server/core/wait_page.h"
 
 namespace eps {
+namespace {
+
+void FillStageProgress(const ShardFacts& facts, v1::StatusReply* status) {
+  const std::vector<StageSpec>& stages = facts.job.spec.stages;
+  std::vector<v1::StageProgress> all(stages.size());
+  for (const OwnedChunk& owned : facts.owned) {
+    const Chunk& chunk = facts.job.chunks.chunk(owned.id);
+    if (chunk.frozen) continue;
+    const bool updated = owned.version > Version(facts.version);
+    for (const StageId stage : chunk.uses) {
+      v1::StageProgress& progress = all[stage.value()];
+      progress.set_chunks(progress.chunks() + 1);
+      progress.set_updated(progress.updated() + (updated ? 1 : 0));
+    }
+  }
+  for (uint32_t stage = 0; stage < all.size(); ++stage) {
+    if (all[stage].chunks() == 0) continue;
+    all[stage].set_stage(stage);
+    all[stage].set_name(stages[stage].name);
+    *status->add_stage_progress() = std::move(all[stage]);
+  }
+}
+
+}  // namespace
 
 // ---------------------------------------------------------------- DeskQueries
 
@@ -82,6 +106,7 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   }
   for (const auto& [name, value] : life_->counters) (*status->mutable_counters())[name] = value;
   fetch_.FillTimes(status);
+  FillStageProgress(facts_, status);
   // Encoding just in time saves copies of all weights along every axis.
   uint64_t saved = 0;
   for (const OwnedChunk& owned : facts_.owned) {

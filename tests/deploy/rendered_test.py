@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
-import grpc
 import yaml
 
 import podman
@@ -24,7 +24,6 @@ BINARIES = TOOLS = None
 CHART = os.path.join(ROOT, "deploy", "helm", "eps")
 STEPS = 200  # of the job in values.yaml
 SUBNET = "10.89.77"
-SERVING = b"\x08\x01"
 INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
@@ -32,7 +31,7 @@ def render():
     """Returns {component: object} of the objects that make pods, and the data of the ConfigMap."""
     text = subprocess.run(
         [os.path.join(TOOLS, "helm"), "template", "eps", CHART, "--kube-version=1.36.3",
-         "--set=insecure=acknowledged,image.tag=latest"], check=True, stdout=subprocess.PIPE,
+         "--set=image.tag=latest"], check=True, stdout=subprocess.PIPE,
         text=True, timeout=60).stdout
     found, files = {}, {}
     for each in yaml.safe_load_all(text):
@@ -46,15 +45,13 @@ def render():
     return found, files
 
 
-def health_of(address, service):
-    """Returns the raw answer of the gRPC health service, as the kubelet asks it, or the error."""
-    name = service.encode()
-    with grpc.insecure_channel(address) as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check")
-        try:
-            return check(b"\x0a" + bytes([len(name)]) + name, timeout=5)
-        except grpc.RpcError as error:
-            return error.code().name.encode()
+def probe(url):
+    """Asks as the kubelet does. Returns the code of the answer, or the error."""
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return answer.status
+    except OSError as error:
+        return str(error)
 
 
 class RenderedTest(unittest.TestCase):
@@ -71,9 +68,28 @@ class RenderedTest(unittest.TestCase):
             with open(os.path.join(cls.folder, "job", name), "w", encoding="utf-8") as f:
                 f.write(text)
         os.chmod(cls.folder, 0o755)
+        cls.make_secrets()
         cls.podman.run("network", "create", "--internal", "--subnet=%s.0/24" % SUBNET, "pods")
         count = cls.rendered["server"]["spec"]["replicas"]
         cls.addresses = ["%s.%d" % (SUBNET, 10 + i) for i in range(count)]
+
+    @classmethod
+    def make_secrets(cls):
+        """Makes the folders that stand for the secrets, as docs/guides/kubernetes.md says."""
+        def certs(*arguments):
+            subprocess.run([os.path.join(BINARIES, "eps"), "certs", *arguments], check=True,
+                           stdout=subprocess.DEVNULL, cwd=cls.folder, timeout=60)
+
+        certs("init", "ca")
+        for role in ("server", "driver", "worker", "viewer"):
+            hosts = ["--hosts=eps-servers-0.eps-servers,eps-servers-1.eps-servers"]
+            certs("issue", "ca", "--role=" + role, "--out=eps-%s-tls" % role,
+                  *(hosts if role == "server" else []))
+            # A pod's group may read the files of its secret.
+            folder = os.path.join(cls.folder, "eps-%s-tls" % role)
+            os.chmod(folder, 0o755)
+            for name in os.listdir(folder):
+                os.chmod(os.path.join(folder, name), 0o444)
 
     def pod_of(self, component):
         found = self.rendered[component]
@@ -91,6 +107,10 @@ class RenderedTest(unittest.TestCase):
             elif "configMap" in volume:
                 result.append("--volume=%s:%s:ro" % (os.path.join(self.folder, "job"),
                                                      mount["mountPath"]))
+            elif "secret" in volume:
+                result.append("--volume=%s:%s:ro" % (
+                    os.path.join(self.folder, volume["secret"]["secretName"]),
+                    mount["mountPath"]))
             else:
                 result.append("--volume=%s:%s" % (claims[mount["name"]], mount["mountPath"]))
         return result
@@ -128,13 +148,13 @@ class RenderedTest(unittest.TestCase):
 
     def assert_probes_answer(self):
         container = self.pod_of("server")["containers"][0]
+        ports = {p["name"]: p["containerPort"] for p in container["ports"]}
         for address in self.addresses:
             for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-                probe = container[name]["grpc"]
-                where = "%s:%d" % (address, probe["port"])
-                podman.wait_for("%s: %s says %r" % (
-                    name, where, health_of(where, probe["service"])),
-                    lambda: health_of(where, probe["service"]) == SERVING, seconds=30)
+                asked = container[name]["httpGet"]
+                url = "http://%s:%d%s" % (address, ports[asked["port"]], asked["path"])
+                podman.wait_for("%s: %s says %s" % (name, url, probe(url)),
+                                lambda: probe(url) == 200, seconds=30)
 
     def test_the_containers_train(self):
         for i, address in enumerate(self.addresses):

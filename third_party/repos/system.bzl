@@ -20,7 +20,8 @@ _LIBS = {
     "gtest_main": ["gtest_main", "gmock", "gtest"],
     "highway": ["libhwy"],
     "isal": ["libisal"],
-    "prometheus": ["prometheus-cpp-pull"],
+    "microhttpd": ["libmicrohttpd"],
+    "prometheus": ["prometheus-cpp-core"],
     "protobuf": ["protobuf"],
     "re2": ["re2"],
     "rocksdb": ["rocksdb"],
@@ -44,16 +45,15 @@ _EXTRA_STATIC_LIBS = {
     "rocksdb": ["-lsnappy", "-lzstd", "-llz4", "-lbz2", "-lz"],
 }
 
-# Libraries without an archive in Debian: a static build needs their shared libraries next to it.
+# Libraries without an archive in Debian, or (libmicrohttpd) with one that needs such a library: a
+# static build needs their shared libraries next to it.
 _NO_ARCHIVE = [
     "-larchive",
-    "-lcivetweb",
-    "-lcivetweb-cpp",
     "-lfmt",
     "-lhwy",
     "-lisal",
+    "-lmicrohttpd",
     "-lprometheus-cpp-core",
-    "-lprometheus-cpp-pull",
     "-lspdlog",
 ]
 
@@ -86,7 +86,9 @@ def _library(rctx, name, modules):
     """Returns the rule of one library, with flags to compile and to link it shared or static."""
     extra = _EXTRA_LIBS.get(name, [])
     libs = _dedup_keep_last(_pkg_config(rctx, ["--libs"] + modules))
-    static_libs = _dedup_keep_last(_pkg_config(rctx, ["--libs", "--static"] + modules))
+    static_libs = libs
+    if [flag for flag in libs if flag not in _NO_ARCHIVE]:
+        static_libs = _dedup_keep_last(_pkg_config(rctx, ["--libs", "--static"] + modules))
     cflags = _pkg_config(rctx, ["--cflags-only-other"] + modules)
     archives = [
         flag

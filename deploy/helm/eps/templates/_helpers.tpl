@@ -19,11 +19,18 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{ .Values.image.registry }}{{ .Values.image.worker }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
-{{- /* The addresses of all servers, in the order of their shards. */ -}}
-{{- define "eps.addresses" -}}
+{{- /* The names of all servers, as a list, in the order of their shards. */ -}}
+{{- define "eps.hosts" -}}
 {{- $name := printf "%s-servers" .Release.Name -}}
-{{- range $i := until (int .Values.servers.replicas) -}}
-{{- if $i }},{{ end }}{{ $name }}-{{ $i }}.{{ $name }}:50151
+{{- range $i := until (int .Values.servers.replicas) }}
+- {{ $name }}-{{ $i }}.{{ $name }}
+{{- end }}
+{{- end -}}
+
+{{- /* Their addresses. */ -}}
+{{- define "eps.addresses" -}}
+{{- range $i, $host := include "eps.hosts" . | fromYamlArray -}}
+{{- if $i }},{{ end }}{{ $host }}:50151
 {{- end -}}
 {{- end -}}
 
@@ -65,6 +72,25 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{- /* Certificates. Call tlsVolume with a list of the context and the role. */ -}}
+{{- define "eps.tlsArguments" -}}
+- --security.dir=/etc/eps-tls
+- --security.trust_domain={{ .Values.tls.trustDomain }}
+{{- end -}}
+
+{{- define "eps.tlsMount" -}}
+- name: tls
+  mountPath: /etc/eps-tls
+  readOnly: true
+{{- end -}}
+
+{{- define "eps.tlsVolume" -}}
+- name: tls
+  secret:
+    secretName: {{ (index . 0).Release.Name }}-{{ index . 1 }}-tls
+    defaultMode: 0440
 {{- end -}}
 
 {{- /* Settings by key, as arguments. A number of a YAML file is a float64. */ -}}

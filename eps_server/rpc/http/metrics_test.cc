@@ -1,12 +1,6 @@
-#include "eps_server/rpc/metrics.h"
-
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
+#include "eps_server/rpc/http/metrics.h"
 
 #include <fstream>
-#include <functional>
 #include <set>
 #include <sstream>
 #include <string>
@@ -21,7 +15,6 @@ namespace eps {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 v1::StatusReply StatusOfAJob() {
   v1::StatusReply status;
@@ -43,29 +36,8 @@ v1::StatusReply StatusOfAJob() {
   return status;
 }
 
-// Returns the response to a GET request, headers and body.
-std::string Get(const std::string& address, const std::string& path) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in to{};
-  to.sin_family = AF_INET;
-  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
-  EXPECT_EQ(connect(fd, reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  const std::string request = absl::StrCat("GET ", path, " HTTP/1.0\r\n\r\n");
-  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-  std::string answer;
-  char buffer[4096];
-  for (ssize_t n; (n = read(fd, buffer, sizeof(buffer))) > 0;) answer.append(buffer, n);
-  close(fd);
-  return answer;
-}
-
-TEST(Metrics, ScrapeReportsTheStatus) {
-  const auto endpoint = MetricsEndpoint::Start(
-      "127.0.0.1:0",
-      [](const std::function<void(v1::StatusReply)>& done) { done(StatusOfAJob()); });
-  ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-  const std::string page = Get((*endpoint)->address(), "/metrics");
+TEST(Metrics, TextReportsTheStatus) {
+  const std::string page = MetricsText(MetricsOf(StatusOfAJob()));
   const std::string labels = "{job=\"0000000000000abc\",shard=\"1\"";
   for (const std::string& line :
        {absl::StrCat("eps_step_current", labels, "} 7"),
@@ -82,7 +54,6 @@ TEST(Metrics, ScrapeReportsTheStatus) {
         std::string("# TYPE eps_push_requests_total counter")}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat(line, "\n")));
   }
-  EXPECT_THAT(Get((*endpoint)->address(), "/"), HasSubstr("404"));
 }
 
 TEST(Metrics, ServerWithoutAJobReportsItsProcess) {
@@ -92,24 +63,6 @@ TEST(Metrics, ServerWithoutAJobReportsItsProcess) {
   for (const prometheus::MetricFamily& family : MetricsOf(status)) names.insert(family.name);
   EXPECT_EQ(names.count("eps_memory_limit_bytes"), 1u);
   EXPECT_EQ(names.count("eps_step_current"), 0u);
-}
-
-TEST(Metrics, ReportsATakenPort) {
-  const auto ask = [](const std::function<void(v1::StatusReply)>& done) { done({}); };
-  const auto first = MetricsEndpoint::Start("127.0.0.1:0", ask);
-  ASSERT_TRUE(first.ok());
-  const auto second = MetricsEndpoint::Start((*first)->address(), ask);
-  ASSERT_FALSE(second.ok());
-  EXPECT_THAT(std::string(second.status().message()), HasSubstr("change servers.metrics"));
-}
-
-TEST(Metrics, ScrapeEndsWithoutAnAnswer) {
-  std::function<void(v1::StatusReply)> late;
-  const auto endpoint = MetricsEndpoint::Start(
-      "127.0.0.1:0", [&](std::function<void(v1::StatusReply)> done) { late = std::move(done); });
-  ASSERT_TRUE(endpoint.ok());
-  EXPECT_THAT(Get((*endpoint)->address(), "/metrics"), Not(HasSubstr("eps_uptime")));
-  late(StatusOfAJob());
 }
 
 // docs/reference/metrics.md lists every metric with its type and its help text.

@@ -1,15 +1,12 @@
-#include "eps_server/rpc/metrics.h"
+#include "eps_server/rpc/http/metrics.h"
 
 #include <algorithm>
-#include <chrono>
-#include <exception>
 #include <limits>
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/mutex.h"
+#include "prometheus/text_serializer.h"
 #include "wire/job_state_names.h"
 
 namespace eps {
@@ -18,8 +15,6 @@ namespace {
 using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
-
-constexpr std::chrono::seconds kPatience(2);
 
 // Counters of the status that become the label `result` of eps_push_requests_total.
 constexpr const char* kPushResults[] = {"accepted", "duplicate", "conflict", "stale",
@@ -166,37 +161,6 @@ void AddStageTimes(const v1::StatusReply& status, Families* families) {
                   static_cast<double>(status.jit_saved_bytes()));
 }
 
-// The status that a scrape waits for. Shared with the callback, which may outlive the scrape.
-struct Answer {
-  Mutex mu;
-  CondVar changed;
-  std::optional<v1::StatusReply> status EPS_GUARDED_BY(mu);
-};
-
-// Asks for a status at each scrape.
-class StatusMetrics final : public prometheus::Collectable {
- public:
-  explicit StatusMetrics(MetricsEndpoint::Ask ask) : ask_(std::move(ask)) {}
-
-  std::vector<MetricFamily> Collect() const override {
-    const auto answer = std::make_shared<Answer>();
-    ask_([answer](v1::StatusReply status) {
-      MutexLock lock(&answer->mu);
-      answer->status = std::move(status);
-      answer->changed.NotifyAll();
-    });
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    MutexLock lock(&answer->mu);
-    while (!answer->status.has_value()) {
-      if (!answer->changed.WaitUntil(&answer->mu, deadline)) break;
-    }
-    return answer->status.has_value() ? MetricsOf(*answer->status) : std::vector<MetricFamily>();
-  }
-
- private:
-  const MetricsEndpoint::Ask ask_;
-};
-
 }  // namespace
 
 std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status) {
@@ -214,20 +178,8 @@ std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status) {
   return all;
 }
 
-absl::StatusOr<std::unique_ptr<MetricsEndpoint>> MetricsEndpoint::Start(const std::string& listen,
-                                                                        Ask ask) {
-  auto endpoint = std::unique_ptr<MetricsEndpoint>(new MetricsEndpoint());
-  endpoint->status_ = std::make_shared<StatusMetrics>(std::move(ask));
-  try {
-    endpoint->exposer_ = std::make_unique<prometheus::Exposer>(listen, /*num_threads=*/1);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat("cannot serve metrics on ", listen, ": ",
-                                               error.what(), "; change servers.metrics"));
-  }
-  endpoint->exposer_->RegisterCollectable(endpoint->status_);
-  endpoint->address_ = absl::StrCat(listen.substr(0, listen.rfind(':')), ":",
-                                    endpoint->exposer_->GetListeningPorts().front());
-  return endpoint;
+std::string MetricsText(const std::vector<MetricFamily>& families) {
+  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace eps
