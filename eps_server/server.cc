@@ -1,6 +1,7 @@
 #include "eps_server/server.h"
 
 #include <sys/resource.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <random>
@@ -88,13 +89,50 @@ absl::Status CheckListen(const ServerOptions& options) {
   return absl::OkStatus();
 }
 
-// Returns the credentials of a server at this address. With TLS, it checks the role of each caller.
-std::shared_ptr<grpc::ServerCredentials> CredentialsOf(const std::string& address) {
-  if (!UsesTls(address)) return grpc::InsecureServerCredentials();
-  const Identity& identity = *ProcessIdentityOrNull();
-  const std::shared_ptr<grpc::ServerCredentials> credentials = identity.ForServers();
-  credentials->SetAuthMetadataProcessor(std::make_shared<RoleGuard>(identity.trust_domain()));
+// Returns the credentials of a server. `guard_or_null` checks the role of each caller; plaintext
+// has none.
+std::shared_ptr<grpc::ServerCredentials> CredentialsOf(
+    const std::shared_ptr<RoleGuard>& guard_or_null) {
+  if (guard_or_null == nullptr) return grpc::InsecureServerCredentials();
+  const std::shared_ptr<grpc::ServerCredentials> credentials =
+      ProcessIdentityOrNull()->ForServers();
+  credentials->SetAuthMetadataProcessor(guard_or_null);
   return credentials;
+}
+
+// How the process meets others: who may call it, and on which disk it keeps its state. Immutable.
+class Exposure {
+ public:
+  explicit Exposure(const ServerOptions& options)
+      : insecure_(!IsLoopback(options.listen) && !UsesTls(options.listen)),
+        storage_path_(options.storage.has_value() ? options.storage->path : ""),
+        guard_(UsesTls(options.listen)
+                   ? std::make_shared<RoleGuard>(ProcessIdentityOrNull()->trust_domain())
+                   : nullptr) {}
+
+  // Checks the role of each caller; null without TLS.
+  const std::shared_ptr<RoleGuard>& guard_or_null() const { return guard_; }
+  // Returns all facts but those about the board.
+  ProcessFacts Facts() const;
+
+ private:
+  const bool insecure_;  // other machines can connect, and without TLS
+  const std::string storage_path_;
+  const std::shared_ptr<RoleGuard> guard_;
+};
+
+ProcessFacts Exposure::Facts() const {
+  ProcessFacts facts;
+  facts.insecure = insecure_;
+  if (guard_ != nullptr) {
+    facts.denied = guard_->denied();
+    facts.certificate_end = ProcessIdentityOrNull()->CertificateEnd();
+  }
+  struct statvfs disk = {};
+  if (!storage_path_.empty() && statvfs(storage_path_.c_str(), &disk) == 0) {
+    facts.disk_free_bytes = uint64_t{disk.f_bavail} * disk.f_frsize;
+  }
+  return facts;
 }
 
 }  // namespace
@@ -106,6 +144,7 @@ class Server::Impl {
       : storage_(std::move(storage_or_null)),
         pool_(std::make_unique<ThreadPool>(
             options.threads > 0 ? options.threads : static_cast<int>(UsableProcessors()))),
+        exposure_(options),
         peers_(options.peers),
         host_(std::make_unique<JobHost>(Environment(options, account), Records(), &peers_)),
         control_(host_.get(), &process_),
@@ -137,7 +176,7 @@ class Server::Impl {
   void Shutdown(std::chrono::milliseconds grace);
   bool WaitForTermination(std::chrono::milliseconds timeout);
 
-  int port() const { return port_; }
+  int port() const { return acceptor_ == nullptr ? 0 : acceptor_->port(); }
   const std::string& address() const { return process_.address; }
 
  private:
@@ -189,9 +228,9 @@ class Server::Impl {
 
   const std::unique_ptr<DurableStorage> storage_;  // null if state is kept in memory only
   ProcessInfo process_;
-  int port_ = 0;
   TimerQueue timers_;
   std::unique_ptr<ThreadPool> pool_;
+  const Exposure exposure_;
   GrpcPeers peers_;
   std::unique_ptr<JobHost> host_;
   // Its writes block. Ends before the board, which is opened by OpenBoard.
@@ -248,7 +287,7 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
   builder.SetResourceQuota(transports);
   auto connections = builder.experimental().AddExternalConnectionAcceptor(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD,
-      CredentialsOf(options.listen));
+      CredentialsOf(exposure_.guard_or_null()));
   builder.RegisterService(&control_);
   builder.RegisterService(&data_);
   builder.RegisterService(&shard_);
@@ -256,8 +295,7 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
   server_ = builder.BuildAndStart();
   if (server_ == nullptr) return absl::InternalError("gRPC could not start the server");
   acceptor_ = *std::move(acceptor);
-  port_ = acceptor_->port();
-  process_.address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port_);
+  process_.address = absl::StrCat(options.listen.substr(0, options.listen.rfind(':')), ":", port());
   grpc::HealthCheckServiceInterface* health = server_->GetHealthCheckService();
   for (const char* service : {kLive, kReady, kDefault}) health->SetServingStatus(service, true);
   acceptor_->Start(std::move(connections));
@@ -266,10 +304,16 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
 }
 
 absl::Status Server::Impl::ServeHttp(const std::string& listen) {
-  EPS_ASSIGN_OR_RETURN(
-      http_, StatusEndpoint::Start(listen, [this](std::function<void(v1::StatusReply)> done) {
-        control_.GetStatus(std::move(done));
-      }));
+  EPS_ASSIGN_OR_RETURN(http_, StatusEndpoint::Start(
+                                  listen,
+                                  [this](std::function<void(v1::StatusReply)> done) {
+                                    control_.GetStatus(std::move(done));
+                                  },
+                                  [this] {
+                                    ProcessFacts facts = exposure_.Facts();
+                                    facts.board = board_->Counts();
+                                    return facts;
+                                  }));
   EPS_LOG_INFO("probes and metrics: http://" << http_->address());
   return absl::OkStatus();
 }

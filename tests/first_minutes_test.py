@@ -265,6 +265,39 @@ class ReportTest(unittest.TestCase):
             self.assertTrue(report(out).row("outcome")[0].startswith("failed: "))
 
 
+class CommandAfterCheckpoints(unittest.TestCase):
+    def train(self, out, command, *flags):
+        ended = subprocess.run(arguments(out, 6) + ["--checkpoint.save_steps=2", *flags,
+                                                    "--checkpoint.on_saved=" + command],
+                               stdin=subprocess.DEVNULL, check=False, stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_SECONDS)
+        self.assertEqual(ended.returncode, 0, ended.stdout)
+        return ended.stdout
+
+    def test_it_finds_every_checkpoint_complete(self):
+        with tempfile.TemporaryDirectory() as folder:
+            out, kept = os.path.join(folder, "out"), os.path.join(folder, "kept")
+            # While it waits, the next checkpoint would be written and this one removed.
+            self.train(out, 'sleep 1; mkdir -p %s && cp -r "$EPS_CHECKPOINT" %s/"$EPS_STEP"' % (
+                kept, kept), "--checkpoint.save_total_limit=1")
+            self.assertEqual(sorted(os.listdir(kept)), ["2", "4", "6"])
+            for name in os.listdir(kept):
+                verified = subprocess.run([EPS, "checkpoint", "verify", os.path.join(kept, name)],
+                                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                          text=True, check=False, timeout=TIMEOUT_SECONDS)
+                self.assertEqual(verified.returncode, 0, verified.stdout)
+            # It may hold a password, so nobody reads it from the checkpoint.
+            for path in pathlib.Path(kept).rglob("*"):
+                if path.is_file():
+                    self.assertNotIn(b"EPS_CHECKPOINT", path.read_bytes(), path)
+
+    def test_its_failure_ends_nothing(self):
+        with tempfile.TemporaryDirectory() as out:
+            said = self.train(out, "echo no such bucket; exit 3")
+            self.assertEqual(said.count("no such bucket"), 3, said)
+            self.assertIn("note: checkpoint.on_saved", said)
+
+
 if __name__ == "__main__":
     EPS = os.path.abspath(sys.argv.pop(1))
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as text:

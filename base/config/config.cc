@@ -126,6 +126,7 @@ constexpr Alias kAliases[] = {
     {"training.max_seq_len", "training.seq_len"},
     {"eval_steps", "training.eval_steps"},
     {"servers", "servers.addresses"},
+    {"servers.metrics", "servers.http"},  // its former name, which older states hold
 };
 
 std::string Normalized(absl::string_view key) { return absl::StrReplaceAll(key, {{"-", "_"}}); }

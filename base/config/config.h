@@ -160,6 +160,8 @@ struct CheckpointConfig {
   uint64_t save_steps = 500;      // 0 saves only at the end
   uint64_t save_total_limit = 0;  // checkpoints to keep; 0 keeps all
   Auto<bool> save_best;           // whether `best` names the best one; open: if there is data
+  std::string on_saved;           // command that runs after each checkpoint; empty: none
+  int64_t on_saved_timeout_ms = 6 * 3'600'000;  // 0 sets no limit
 };
 
 // The parameter servers.

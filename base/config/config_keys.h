@@ -125,8 +125,7 @@ void StorageKeys(V* v, StorageConfig* s) {
 
 template <class V>
 void CheckpointKeys(V* v, CheckpointConfig* c) {
-  v->Key("checkpoint.dir", &c->dir, AnyValue(),
-         "Output folder for checkpoints and logs; if empty, none are written.");
+  v->Key("checkpoint.dir", &c->dir, AnyValue(), "Output folder; if empty, nothing is written.");
   v->Key("checkpoint.resume", &c->resume, AnyValue(),
          "What to resume from: none, latest, or a checkpoint folder.");
   v->Key("checkpoint.save_steps", &c->save_steps, AnyValue(),
@@ -138,6 +137,12 @@ void CheckpointKeys(V* v, CheckpointConfig* c) {
          "eval.best_metric, which checkpoint.save_total_limit then keeps; auto: if the run "
          "evaluates. Only checkpoints after an evaluated step count: make checkpoint.save_steps a "
          "multiple of training.eval_steps.");
+  v->Key(
+      "checkpoint.on_saved", &c->on_saved, AnyValue(),
+      "Command for /bin/sh after each checkpoint, while the job trains on, with EPS_CHECKPOINT (a "
+      "folder) and EPS_STEP. The next checkpoint waits for it; its failure ends nothing.");
+  v->Key("checkpoint.on_saved_timeout", &c->on_saved_timeout_ms, DurationText(),
+         "The most time of one call of checkpoint.on_saved; then it is stopped. 0 sets no limit.");
 }
 
 template <class V>

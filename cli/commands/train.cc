@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -28,6 +29,7 @@
 #include "cli/driver/status_text.h"
 #include "cli/driver/train_text.h"
 #include "cli/launch/cluster.h"
+#include "cli/launch/hook/checkpoint_hook.h"
 #include "cli/launch/interrupt.h"
 #include "cli/launch/model/model_export.h"
 #include "cli/launch/output_folder.h"
@@ -45,6 +47,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kTick{100};
+constexpr std::chrono::minutes kBetweenNotes{1};
 constexpr std::chrono::seconds kWorkerExit{10};  // from the end of the job to that of its workers
 constexpr std::chrono::seconds kStopGrace{5};
 constexpr size_t kSummarySteps = 20;
@@ -72,12 +75,19 @@ class TrainRun final : public DriverHost {
 
   absl::Status Run();
 
-  absl::Status CheckProcesses() override { return AllStopped() ? Stopped() : cluster_->Mend(); }
+  absl::Status CheckProcesses() override {
+    HookRuns();
+    return AllStopped() ? Stopped() : cluster_->Mend();
+  }
   absl::Status RestartFinishedWorkers() override { return cluster_->RestartFinishedWorkers(); }
   bool WorkersEnded() override { return cluster_->WorkersEnded(); }
   const std::string& log_folder() const override { return log_folder_; }
   bool Interrupted() const override { return eps::Interrupted(); }
   bool TakeSaveRequest() override { return eps::TakeSaveRequest(); }
+  absl::Status BeforeCheckpoint() override {
+    return AwaitHook([this] { return CheckProcesses(); });
+  }
+  void OnCheckpoint(const std::string& folder, uint64_t step) override;
   void OnRecord(const v1::StepRecord& record) override {
     if (!record.has_evaluation()) cluster_->OnStep();
     plan_check_.OnRecord(record);
@@ -99,6 +109,10 @@ class TrainRun final : public DriverHost {
     return absl::CancelledError("interrupted, and the servers of the run were stopped, too");
   }
   const std::string& out() const { return plan_.config.checkpoint.dir; }
+  // Returns whether checkpoint.on_saved runs, and prints how it failed if it has.
+  bool HookRuns();
+  // Waits for the end of checkpoint.on_saved. Fails if `check` does.
+  absl::Status AwaitHook(const std::function<absl::Status()>& check);
 
   const TrainPlan plan_;
   const std::unique_ptr<OutputFolder> output_;
@@ -110,6 +124,7 @@ class TrainRun final : public DriverHost {
   bool temporary_ = false;  // log_folder_ is removed if the run succeeds
   PlanCheck plan_check_;
   std::unique_ptr<Cluster> cluster_;
+  std::unique_ptr<CheckpointHook> hook_;  // set by OpenFolders
   std::unique_ptr<JobDriver> driver_;
   bool finished_ = false;
 };
@@ -120,7 +135,37 @@ TrainRun::~TrainRun() {
   if (temporary_ && finished_) fs::remove_all(log_folder_, ignored);
 }
 
+void TrainRun::OnCheckpoint(const std::string& folder, uint64_t step) {
+  const absl::Status started = hook_->Start(folder, step);
+  if (!started.ok()) Print(absl::StrCat("note: ", started.message(), "\n"));
+}
+
+bool TrainRun::HookRuns() {
+  absl::Status end;
+  const bool runs = hook_->Runs(&end);
+  if (!end.ok()) Print(absl::StrCat("note: ", end.message(), "\n"));
+  return runs;
+}
+
+absl::Status TrainRun::AwaitHook(const std::function<absl::Status()>& check) {
+  auto note = Clock::now() + kBetweenNotes;
+  while (HookRuns()) {
+    EPS_RETURN_IF_ERROR(check());
+    if (Clock::now() > note) {
+      Print(absl::StrCat("waiting: checkpoint.on_saved has run for ",
+                         FormatSeconds(hook_->seconds()), "\n"));
+      note = Clock::now() + kBetweenNotes;
+    }
+    std::this_thread::sleep_for(kTick);
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TrainRun::OpenFolders() {
+  const CheckpointConfig& config = plan_.config.checkpoint;
+  hook_ = std::make_unique<CheckpointHook>(config.on_saved,
+                                           std::chrono::milliseconds(config.on_saved_timeout_ms),
+                                           out() + "/logs/on_saved.log");
   if (out().empty()) {
     EPS_ASSIGN_OR_RETURN(log_folder_, MakeTemporaryFolder("train"));
     temporary_ = true;
@@ -212,6 +257,8 @@ absl::Status TrainRun::Run() {
   finished_ = true;
   EPS_RETURN_IF_ERROR(driver_->Finish());
   Summarize();
+  // All is written, and the processes of the run may end.
+  EPS_RETURN_IF_ERROR(AwaitHook([] { return absl::OkStatus(); }));
   DropState();
   if (!StoppedEarly()) return absl::OkStatus();
   return absl::CancelledError(absl::StrCat("interrupted after step ", driver_->result().step,

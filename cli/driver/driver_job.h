@@ -29,7 +29,8 @@ struct DriverJob {
   std::string KeptConfig() const {
     Config kept = config;
     kept.checkpoint.resume = "none";
-    if (kept.storage.chosen) {  // as it does for the folder of its state
+    kept.checkpoint.on_saved.clear();  // it may hold a password, and is for this machine
+    if (kept.storage.chosen) {         // as it does for the folder of its state
       kept.storage.kind = "auto";
       kept.storage.path.clear();
     }

@@ -247,7 +247,9 @@ absl::Status JobDriver::OnBorder() {
   // No gate holds a finished job.
   const bool is_last = step_ == job_.spec.training.steps;
   const bool ends = !is_last && !stopping_ && EndsEarly();
-  if (is_last || stopping_ || ends || gate_.Saves(step_)) {
+  const bool saves = is_last || stopping_ || ends || gate_.Saves(step_);
+  if (saves) {
+    EPS_RETURN_IF_ERROR(host_->BeforeCheckpoint());
     EPS_RETURN_IF_ERROR(
         AwaitRoom([this] { return output_.WriteCheckpoint(step_, client_.get()); }));
   }
@@ -256,8 +258,13 @@ absl::Status JobDriver::OnBorder() {
     Print(absl::StrCat("early stop after step ", step_, ": ",
                        output_.metrics().evaluations().StopText(), "\n"));
   }
-  if (is_last || stopping_ || ends) return absl::OkStatus();
-  return gate_.SetAfter(step_, step_, client_.get());
+  if (!is_last && !stopping_ && !ends) {
+    EPS_RETURN_IF_ERROR(gate_.SetAfter(step_, step_, client_.get()));
+  }
+  if (saves && !output_.last_checkpoint().empty()) {
+    host_->OnCheckpoint(output_.last_checkpoint(), step_);
+  }
+  return absl::OkStatus();
 }
 
 bool JobDriver::EndsEarly() const {

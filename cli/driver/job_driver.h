@@ -38,6 +38,11 @@ class DriverHost {
   virtual bool Interrupted() const = 0;
   // Returns true once after somebody asked for a checkpoint at the next border.
   virtual bool TakeSaveRequest() = 0;
+  // Called before a checkpoint is written and former ones are removed, which may be in use: waits
+  // for that.
+  virtual absl::Status BeforeCheckpoint() = 0;
+  // A checkpoint was written, and the job trains on unless it has ended. Does not block.
+  virtual void OnCheckpoint(const std::string& folder, uint64_t step) = 0;
   // Receives every record of a step or of an evaluation.
   virtual void OnRecord(const v1::StepRecord& record) = 0;
 };

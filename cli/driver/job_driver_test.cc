@@ -59,6 +59,8 @@ class NoProcesses final : public DriverHost {
   const std::string& log_folder() const override { return log_folder_; }
   bool Interrupted() const override { return false; }
   bool TakeSaveRequest() override { return false; }
+  absl::Status BeforeCheckpoint() override { return absl::OkStatus(); }
+  void OnCheckpoint(const std::string&, uint64_t) override {}
   void OnRecord(const v1::StepRecord&) override {}
 
  private:

@@ -107,6 +107,7 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   for (const auto& [name, value] : life_->counters) (*status->mutable_counters())[name] = value;
   fetch_.FillTimes(status);
   FillStageProgress(facts_, status);
+  watch_.FillStatus(status);
   // Encoding just in time saves copies of all weights along every axis.
   uint64_t saved = 0;
   for (const OwnedChunk& owned : facts_.owned) {

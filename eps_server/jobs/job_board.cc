@@ -221,8 +221,11 @@ absl::StatusOr<BoardPlan> JobBoard::Checkpoint(const v1::CheckpointJobRequest& r
                                                       PhaseName(old.phase()),
                                                       ": only a running job writes a checkpoint"));
   }
-  // The job is perhaps further than its last report, so its next border is no earlier.
-  const uint64_t wanted = std::min(old.progress().step() + 1, old.progress().steps());
+  // The job is perhaps further than its last report, so its next border is no earlier. Before the
+  // first report, the number of steps is unknown: 0.
+  const uint64_t next = old.progress().step() + 1;
+  const uint64_t steps = old.progress().steps();
+  const uint64_t wanted = steps == 0 ? next : std::min(next, steps);
   if (wanted <= old.checkpoint_wanted()) return Unchanged(found->second);
   BoardRecord record = found->second.record;
   record.job.set_checkpoint_wanted(wanted);
@@ -466,26 +469,6 @@ std::vector<JobBoard::Event> JobBoard::TakeProgress() {
     events.push_back(std::make_shared<const v1::JobEvent>(std::move(event)));
   }
   return events;
-}
-
-std::vector<v1::LeftJob> JobBoard::LeftJobs() const {
-  std::map<uint64_t, v1::LeftJob> left;
-  for (const uint64_t id : head_.removed) left[id].set_job_id(id);
-  for (const auto& entry : jobs_) {
-    const v1::Job& job = entry.second.record.job;
-    if (job.job_id() == 0 || !HasEnded(job.phase())) continue;
-    v1::LeftJob& one = left[job.job_id()];
-    one.set_job_id(job.job_id());
-    one.set_keep_state(one.keep_state() || MayRunAgain(job));
-  }
-  // Jobs of equal configurations have one id, and one of them may be in work.
-  for (const auto& entry : jobs_) {
-    const v1::Job& job = entry.second.record.job;
-    if (!HasEnded(job.phase())) left.erase(job.job_id());
-  }
-  std::vector<v1::LeftJob> all;
-  for (auto& one : left) all.push_back(std::move(one.second));
-  return all;
 }
 
 bool JobBoard::has_leases() const {

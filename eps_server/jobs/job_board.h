@@ -45,6 +45,13 @@ struct BoardPlan {
   BoardRecord record;  // after the change; without effect too: the job as it is
 };
 
+// How many jobs of the board are in which phase. Plain value.
+struct BoardCounts {
+  std::map<v1::JobPhase, uint64_t> phases;
+  uint64_t driven = 0;    // jobs that a driver holds
+  uint64_t undriven = 0;  // jobs that should run but have no driver
+};
+
 // The board of jobs: which ones there are, what is wanted of them, and who drives them. Pure: no
 // clock, thread or file; `now_ms` is the caller's monotonic time. Functions that may change the
 // board return a plan, and nothing changes before Commit: so readers never see a change that is not
@@ -93,6 +100,7 @@ class JobBoard {
   std::vector<Event> TakeProgress();
   // Returns the jobs of Control that have ended here or were removed: servers may let them go.
   std::vector<v1::LeftJob> LeftJobs() const;
+  BoardCounts Counts() const;
   // Returns whether a driver has a lease.
   bool has_leases() const;
   const BoardHead& head() const { return head_; }

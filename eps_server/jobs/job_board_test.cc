@@ -393,8 +393,7 @@ TEST_F(JobBoardTest, TheCheckpointNeverMovesBack) {
     return Report(report)->progress().checkpoint();
   };
   EXPECT_EQ(checkpoint(20), "/out/20");
-  EXPECT_EQ(checkpoint(10), "/out/20") << "a late report of the same driver";
-  EXPECT_EQ(checkpoint(0), "/out/20") << "none in the report";
+  for (const uint64_t late_or_none : {10, 0}) EXPECT_EQ(checkpoint(late_or_none), "/out/20");
   Wait(JobBoard::kLeaseMs);
   report = ReportOf(*Claim(2, "a"));
   EXPECT_EQ(checkpoint(10), "/out/10") << "the next driver went on from an earlier step";
@@ -406,11 +405,12 @@ TEST_F(JobBoardTest, RunningJobsAreAskedForCheckpoints) {
   v1::Job job = Driven("a", v1::JOB_PHASE_STARTING);
   EXPECT_EQ(ask().status().code(), absl::StatusCode::kFailedPrecondition);
   v1::ReportJobRequest report = ReportOf(job, v1::JOB_PHASE_RUNNING);
+  EXPECT_EQ(Report(report).ok() ? ask()->checkpoint_wanted() : 0, 1u) << "of unknown steps";
   report.mutable_progress()->set_step(4);
   report.mutable_progress()->set_steps(6);
   ASSERT_TRUE(Report(report).ok());
   EXPECT_EQ(ask()->checkpoint_wanted(), 5u);
-  EXPECT_EQ(ask()->revision(), 4u) << "a repeat changes nothing";
+  EXPECT_EQ(ask()->revision(), 5u) << "a repeat changes nothing";
   report.mutable_progress()->set_step(6);
   ASSERT_TRUE(Report(report).ok());
   EXPECT_EQ(ask()->checkpoint_wanted(), 6u) << "there is no later one";

@@ -72,10 +72,7 @@ absl::StatusOr<std::unique_ptr<JobDesk>> JobDesk::Open(Environment environment,
   std::unique_ptr<JobDesk> desk(new JobDesk(std::move(environment), store_or_null));
   const int64_t now = desk->environment_.now_ms();
   EPS_ASSIGN_OR_RETURN(desk->board_, desk->store_.Read(RandomId(desk->environment_.random), now));
-  {
-    MutexLock lock(&desk->left_mu_);
-    desk->left_ = desk->board_->LeftJobs();
-  }
+  desk->Summarize();
   desk->board_name_ = desk->board_->head().board;
   desk->last_bookmark_ms_ = now;
   desk->StartTimer();
@@ -158,15 +155,23 @@ absl::StatusOr<v1::Job> JobDesk::Apply(const MakePlan& make) {
 
 void JobDesk::Commit(const BoardPlan& plan) {
   board_->Commit(plan, environment_.now_ms());
-  if (!plan.durable) return;
-  std::vector<v1::LeftJob> left = board_->LeftJobs();
-  MutexLock lock(&left_mu_);
-  left_ = std::move(left);
+  if (plan.durable) Summarize();
+}
+
+void JobDesk::Summarize() {
+  Summary summary = {board_->LeftJobs(), board_->Counts()};
+  MutexLock lock(&summary_mu_);
+  summary_ = std::move(summary);
 }
 
 std::vector<v1::LeftJob> JobDesk::LeftJobs() const {
-  MutexLock lock(&left_mu_);
-  return left_;
+  MutexLock lock(&summary_mu_);
+  return summary_.left;
+}
+
+BoardCounts JobDesk::Counts() const {
+  MutexLock lock(&summary_mu_);
+  return summary_.counts;
 }
 
 void JobDesk::EndLeases() {

@@ -81,8 +81,9 @@ class JobDesk {
 
   // Ends leases that have run out, and tells progress and bookmarks. The timers call it.
   void Tick();
-  // Returns JobBoard::LeftJobs as of the last change. Does not wait for the executor.
-  std::vector<v1::LeftJob> LeftJobs() const EPS_EXCLUDES(left_mu_);
+  // Return JobBoard::LeftJobs and Counts as of the last change. Do not wait for the executor.
+  std::vector<v1::LeftJob> LeftJobs() const EPS_EXCLUDES(summary_mu_);
+  BoardCounts Counts() const EPS_EXCLUDES(summary_mu_);
   // Returns the name of the board (DriverLeaseId.board).
   uint64_t board() const { return board_name_; }
   // Ends all watches and all later ones with `status`.
@@ -97,6 +98,11 @@ class JobDesk {
     bool waits = false;     // for Continue
     bool Wants(const v1::Job& job) const { return name.empty() || name == job.name(); }
   };
+  // The answers about the board that must not wait. Plain value.
+  struct Summary {
+    std::vector<v1::LeftJob> left;
+    BoardCounts counts;
+  };
   using MakePlan = std::function<absl::StatusOr<BoardPlan>(const JobBoard& board)>;
 
   JobDesk(Environment environment, KeyValueStore* store_or_null);
@@ -104,6 +110,7 @@ class JobDesk {
   void Do(const MakePlan& make, const std::function<void(absl::StatusOr<v1::Job>)>& done);
   absl::StatusOr<v1::Job> Apply(const MakePlan& make);
   void Commit(const BoardPlan& plan);
+  void Summarize() EPS_EXCLUDES(summary_mu_);
   void EndLeases();
   void DoTick();
   void TellChanges();
@@ -115,8 +122,8 @@ class JobDesk {
   const Environment environment_;
   uint64_t board_name_ = 0;  // immutable after Open
   std::atomic<uint64_t> next_watch_{1};
-  mutable Mutex left_mu_;
-  std::vector<v1::LeftJob> left_ EPS_GUARDED_BY(left_mu_);
+  mutable Mutex summary_mu_;
+  Summary summary_ EPS_GUARDED_BY(summary_mu_);
   Sequence work_;
 
   // Used on work_.

@@ -41,6 +41,9 @@ class RoleGuard final : public grpc::AuthMetadataProcessor {
  public:
   explicit RoleGuard(std::string trust_domain) : trust_domain_(std::move(trust_domain)) {}
 
+  // The calls that were refused so far.
+  uint64_t denied() const { return denied_.load(); }
+
   bool IsBlocking() const override { return false; }
   grpc::Status Process(const InputMetadata& metadata, grpc::AuthContext* peer,
                        OutputMetadata* consumed, OutputMetadata* response) override;

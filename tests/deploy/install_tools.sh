@@ -5,12 +5,11 @@
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, slurm, docker-compose, helm, kubeconform, schemas; default all. FOLDER keeps them
-# for the next run.
+# NAME: podman, slurm, prometheus, docker-compose, helm, kubeconform, schemas; default all. FOLDER
+# keeps them for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
-readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml
-  python3-grpcio)
+readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
 readonly slurm_packages=(slurmctld slurmd slurm-client munge)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
@@ -45,6 +44,7 @@ install_packages() {
 
 install_podman() { install_packages "${packages[@]}"; }
 install_slurm() { install_packages "${slurm_packages[@]}"; }
+install_prometheus() { install_packages prometheus; }
 
 # The module of compose replaces nothing, but its program has no path that "go install" takes.
 install_docker-compose() {
@@ -71,11 +71,11 @@ install_schemas() {
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman slurm docker-compose helm kubeconform schemas
+(($# > 0)) || set -- podman slurm prometheus docker-compose helm kubeconform schemas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
-  if [[ $name != podman && $name != slurm ]]; then
+  if [[ $name != podman && $name != slurm && $name != prometheus ]]; then
     if [[ -e $tools/$name ]]; then continue; fi
     command -v go >/dev/null || fail "go is missing; install Go 1.21 or newer"
     say "building $name"

@@ -1,6 +1,6 @@
 #!/bin/bash
-# Installs what tests/watch/page_test.py needs: Debian's Chromium, and third_party/.browser, a Python
-# environment that drives it. third_party/install/pinned_folder.sh describes the folder.
+# Installs what tests/watch/page_test.py needs: Debian's Chromium, and third_party/.browser, a
+# Python environment that drives it. third_party/install/pinned_folder.sh describes the folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -23,7 +23,7 @@ if [[ ! -x /usr/bin/chromium ]]; then
   say "installing chromium (100 MB to download)"
   export DEBIAN_FRONTEND=noninteractive
   apt-get -qq update </dev/null || fail "apt-get update failed"
-  apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install chromium </dev/null >/dev/null ||
-    fail "apt-get install chromium failed"
+  apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install chromium </dev/null \
+    >/dev/null || fail "apt-get install chromium failed"
 fi
 make_folder

@@ -147,6 +147,12 @@ absl::StatusOr<std::shared_ptr<const Identity>> Identity::Load(const SecurityOpt
   return std::shared_ptr<const Identity>(new Identity(options, *role));
 }
 
+int64_t Identity::CertificateEnd() const {
+  const absl::StatusOr<std::string> text = ReadFile(options_, kCertificateFile);
+  const X509Pointer certificate = text.ok() ? ReadCertificate(*text) : nullptr;
+  return certificate == nullptr ? 0 : EndOf(*certificate);
+}
+
 std::shared_ptr<grpc::ChannelCredentials> Identity::ForClients() const {
   tls::TlsChannelCredentialsOptions tls_options;
   tls_options.set_certificate_provider(files_);

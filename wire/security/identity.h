@@ -3,6 +3,7 @@
 
 // Who this process is to its peers, and how it recognizes them: mutual TLS 1.3 (RFC 8446).
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -39,6 +40,9 @@ class Identity {
 
   // The role that the certificate stated when it was loaded.
   v1::Role role() const { return role_; }
+  // Reads the certificate's file as it is now, and returns when the certificate is over, in seconds
+  // since 1970; 0 if it cannot be read.
+  int64_t CertificateEnd() const;
   const std::string& trust_domain() const { return options_.trust_domain; }
   // Whether connections over loopback use TLS, too.
   bool on_loopback() const { return options_.on_loopback; }

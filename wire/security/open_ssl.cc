@@ -3,6 +3,8 @@
 #include <openssl/pem.h>
 #include <openssl/x509v3.h>
 
+#include <ctime>
+
 namespace eps {
 namespace {
 
@@ -25,6 +27,12 @@ KeyPointer ReadKey(const std::string& pem) {
   // An encrypted key would ask for its password on the terminal.
   const auto no_password = [](char*, int, int, void*) { return 0; };
   return KeyPointer(PEM_read_bio_PrivateKey(Reader(pem).get(), nullptr, no_password, nullptr));
+}
+
+int64_t EndOf(const X509& certificate) {
+  std::tm end = {};
+  if (ASN1_TIME_to_tm(X509_get0_notAfter(&certificate), &end) != 1) return 0;
+  return timegm(&end);
 }
 
 std::string UriOf(const X509& certificate) {

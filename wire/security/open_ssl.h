@@ -6,6 +6,7 @@
 #include <openssl/evp.h>
 #include <openssl/x509.h>
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -22,6 +23,9 @@ using KeyPointer = std::unique_ptr<EVP_PKEY, OpenSslDeleter>;
 // Return the first certificate, or private key, of a PEM text; null if there is none.
 X509Pointer ReadCertificate(const std::string& pem);
 KeyPointer ReadKey(const std::string& pem);
+
+// Returns the time after which a certificate is over, in seconds since 1970.
+int64_t EndOf(const X509& certificate);
 
 // Returns the only SAN URI of a certificate; empty if it has none, or several.
 std::string UriOf(const X509& certificate);

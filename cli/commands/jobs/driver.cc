@@ -24,6 +24,8 @@ absl::Status RunDriver(const std::vector<std::string>& arguments) {
   app.add_option("--data-root", options.data_roots,
                  "folder below which jobs may read data and models (repeatable; default: the "
                  "working folder)");
+  app.add_option("--on-saved", options.on_saved,
+                 "command that runs after each checkpoint (checkpoint.on_saved)");
   app.add_flag("--once", options.once, "end after one job, with its exit code");
   EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
   if (!help.empty()) {

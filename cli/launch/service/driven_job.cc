@@ -120,6 +120,9 @@ absl::StatusOr<std::vector<std::string>> DrivenJob::Command() const {
       absl::StrCat("--driver-lease=", ToText(lease_.id())),
       // The state of the servers is that of the job, and the job goes on there.
       "--storage.kind=nvme"};
+  if (!plan_->on_saved.empty()) {
+    command.push_back(absl::StrCat("--checkpoint.on_saved=", plan_->on_saved));
+  }
   for (std::string& argument : SecurityArguments(plan_->security)) {
     command.push_back(std::move(argument));
   }

@@ -24,6 +24,7 @@ struct DrivePlan {
   std::string out;                   // absolute; each job has a folder in it
   DataRoots roots;
   SecurityConfig security;
+  std::string on_saved;  // checkpoint.on_saved; empty: none
 };
 
 // One job of the board that this driver holds: `eps train` as a child process, in a folder named

@@ -23,6 +23,7 @@ struct DriverOptions {
   std::string out;                      // the folder of all jobs
   std::vector<std::string> data_roots;  // as for DataRoots::Open
   bool once = false;                    // end with the first job
+  std::string on_saved;                 // checkpoint.on_saved of all jobs
   SecurityConfig security;              // of the runs; this process has its certificate already
 };
 

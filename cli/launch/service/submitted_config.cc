@@ -4,6 +4,7 @@
 #include <array>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -41,6 +42,10 @@ absl::Status CheckName(absl::string_view origin, const YAML::Node& key, absl::st
   }
   if (section == "checkpoint" && name.substr(section.size()) == ".dir") {
     return Refuse(origin, key, name, "the driver writes each job into a folder of its own");
+  }
+  if (section == "checkpoint" && absl::StartsWith(name.substr(section.size()), ".on_saved")) {
+    return Refuse(origin, key, name,
+                  "who runs the driver decides which commands it runs (eps driver --on-saved)");
   }
   return absl::OkStatus();
 }

@@ -32,6 +32,8 @@ TEST(SubmittedConfig, NamesKeysOfMachinesAndFolders) {
       {"worker:\n  count: 2\n", "job.yaml:1: worker: "},
       {"checkpoint:\n  save_steps: 2\n  dir: /x\n", "job.yaml:3: checkpoint.dir: "},
       {"checkpoint.dir: /x\n", "job.yaml:1: checkpoint.dir: "},
+      {"checkpoint:\n  on_saved: rm -r /\n", "job.yaml:2: checkpoint.on_saved: "},
+      {"checkpoint.on-saved: rm -r /\n", "job.yaml:1: checkpoint.on_saved: "},
       {"training:\n  stepps: 3\n", "did you mean training.steps?"},
       {"training: [", "not YAML"},
   };

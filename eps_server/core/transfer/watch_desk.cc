@@ -61,4 +61,12 @@ void WatchDesk::EndTerm(const absl::Status& why) {
   watchers_.clear();
 }
 
+void WatchDesk::FillStatus(v1::StatusReply* status) const {
+  for (auto it = records_.rbegin(); it != records_.rend(); ++it) {
+    if ((*it)->has_evaluation()) continue;
+    *status->mutable_last_step() = **it;
+    return;
+  }
+}
+
 }  // namespace eps

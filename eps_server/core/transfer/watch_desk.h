@@ -34,6 +34,8 @@ class WatchDesk {
   // Replaces the records by those of an earlier term.
   void Inherit(const WatchDesk& earlier) { records_ = earlier.records_; }
 
+  // Sets the last step, if there is one.
+  void FillStatus(v1::StatusReply* status) const;
   // Forgets a watch whose client ended it.
   void Closed(StreamId stream) { watchers_.erase(stream); }
   // Ends every watch with `why`: the job failed, or the term is over and the records of steps that

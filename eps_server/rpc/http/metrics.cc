@@ -4,10 +4,12 @@
 #include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "prometheus/text_serializer.h"
 #include "wire/job_state_names.h"
+#include "wire/job_terms.h"
 
 namespace eps {
 namespace {
@@ -96,6 +98,33 @@ void AddProcess(const v1::StatusReply& status, Families* families) {
   }
 }
 
+void AddFacts(const ProcessFacts& process, Families* families) {
+  families->Gauge("eps_insecure", "1 if other machines can connect without TLS.",
+                  process.insecure ? 1 : 0);
+  families->Counter("eps_calls_denied_total", "Calls that the caller's role does not allow.",
+                    static_cast<double>(process.denied));
+  if (process.certificate_end.has_value()) {
+    families->Gauge("eps_certificate_end_timestamp_seconds",
+                    "When the certificate in security.dir is over.",
+                    static_cast<double>(*process.certificate_end));
+  }
+  if (process.disk_free_bytes.has_value()) {
+    families->Gauge("eps_disk_free_bytes", "Free on the disk of storage.path.",
+                    static_cast<double>(*process.disk_free_bytes));
+  }
+  families->Add("eps_jobs", "Jobs on the board, by phase; on the lead.", MetricType::Gauge);
+  for (int value = v1::JobPhase_MIN + 1; value <= v1::JobPhase_MAX; ++value) {
+    const auto phase = static_cast<v1::JobPhase>(value);
+    const auto found = process.board.phases.find(phase);
+    families->Value(found == process.board.phases.end() ? 0 : static_cast<double>(found->second),
+                    "phase", absl::AsciiStrToLower(PhaseName(phase)));
+  }
+  families->Gauge("eps_jobs_driven", "Jobs that a driver holds; on the lead.",
+                  static_cast<double>(process.board.driven));
+  families->Gauge("eps_jobs_undriven", "Jobs that should run but have no driver; on the lead.",
+                  static_cast<double>(process.board.undriven));
+}
+
 void AddProgress(const v1::StatusReply& status, Families* families) {
   families->Add("eps_job_state", "1 for the job's state, 0 for all others.", MetricType::Gauge);
   for (const auto& [state, name] : kJobStateNames) {
@@ -106,6 +135,10 @@ void AddProgress(const v1::StatusReply& status, Families* families) {
   families->Gauge("eps_step_current", "Step that is open on this shard.",
                   static_cast<double>(status.step()));
   families->Gauge("eps_steps", "training.steps.", static_cast<double>(status.steps()));
+  if (status.has_last_step()) {
+    families->Gauge("eps_loss", "Loss of the last complete step; shard 0 only.",
+                    status.last_step().loss());
+  }
   families->Gauge("eps_workers", "Workers that hold parts or wait for them; shard 0 only.",
                   status.joined_workers());
   double longest = 0;
@@ -163,10 +196,11 @@ void AddStageTimes(const v1::StatusReply& status, Families* families) {
 
 }  // namespace
 
-std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status) {
+std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status, const ProcessFacts& facts) {
   const bool has_job = status.job_id() != 0;
   Families process({});
   AddProcess(status, &process);
+  AddFacts(facts, &process);
   std::vector<MetricFamily> all = process.Take();
   if (!has_job) return all;
   Families job({{"job", absl::StrFormat("%016x", status.job_id())},

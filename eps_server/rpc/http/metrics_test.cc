@@ -27,6 +27,7 @@ v1::StatusReply StatusOfAJob() {
   v1::MemoryUse* use = status.add_memory();
   use->set_kind("state");
   use->set_live_bytes(4096);
+  status.mutable_last_step()->set_loss(2.5);
   for (const double slack : {0.25, -0.5, 0.0}) {
     v1::StageTimes* times = status.add_stage_times();
     times->set_visits(slack == 0 ? 0 : slack > 0 ? 3 : 1);
@@ -36,8 +37,19 @@ v1::StatusReply StatusOfAJob() {
   return status;
 }
 
+ProcessFacts FactsOfAServer() {
+  ProcessFacts facts;
+  facts.insecure = true;
+  facts.denied = 3;
+  facts.certificate_end = 1'800'000'000;
+  facts.disk_free_bytes = 4096;
+  facts.board.phases[v1::JOB_PHASE_QUEUED] = 2;
+  facts.board.undriven = 1;
+  return facts;
+}
+
 TEST(Metrics, TextReportsTheStatus) {
-  const std::string page = MetricsText(MetricsOf(StatusOfAJob()));
+  const std::string page = MetricsText(MetricsOf(StatusOfAJob(), FactsOfAServer()));
   const std::string labels = "{job=\"0000000000000abc\",shard=\"1\"";
   for (const std::string& line :
        {absl::StrCat("eps_step_current", labels, "} 7"),
@@ -51,6 +63,11 @@ TEST(Metrics, TextReportsTheStatus) {
         absl::StrCat("eps_slack_least_seconds", labels, "} -0.5"),
         absl::StrCat("eps_stage_jit_seconds_total", labels, "} 2"),
         std::string("eps_memory_bytes{kind=\"state\"} 4096"),
+        absl::StrCat("eps_loss", labels, "} 2.5"), std::string("eps_insecure 1"),
+        std::string("eps_calls_denied_total 3"),
+        std::string("eps_certificate_end_timestamp_seconds 1800000000"),
+        std::string("eps_disk_free_bytes 4096"), std::string("eps_jobs{phase=\"queued\"} 2"),
+        std::string("eps_jobs{phase=\"running\"} 0"), std::string("eps_jobs_undriven 1"),
         std::string("# TYPE eps_push_requests_total counter")}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat(line, "\n")));
   }
@@ -60,7 +77,8 @@ TEST(Metrics, ServerWithoutAJobReportsItsProcess) {
   v1::StatusReply status;
   status.set_memory_limit_bytes(99);
   std::set<std::string> names;
-  for (const prometheus::MetricFamily& family : MetricsOf(status)) names.insert(family.name);
+  for (const prometheus::MetricFamily& family : MetricsOf(status, ProcessFacts()))
+    names.insert(family.name);
   EXPECT_EQ(names.count("eps_memory_limit_bytes"), 1u);
   EXPECT_EQ(names.count("eps_step_current"), 0u);
 }
@@ -75,7 +93,7 @@ TEST(Metrics, ThePageListsAllMetrics) {
   for (const absl::string_view line : absl::StrSplit(page.str(), '\n')) {
     rows += absl::StartsWith(line, "| `eps_") ? 1 : 0;
   }
-  const auto families = MetricsOf(StatusOfAJob());
+  const auto families = MetricsOf(StatusOfAJob(), FactsOfAServer());
   EXPECT_EQ(rows, families.size());
   for (const prometheus::MetricFamily& family : families) {
     const char* type = family.type == prometheus::MetricType::Counter ? "counter" : "gauge";

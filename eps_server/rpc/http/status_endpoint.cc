@@ -7,7 +7,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
-#include "eps_server/rpc/http/metrics.h"
 
 namespace eps {
 namespace {
@@ -27,8 +26,8 @@ struct Reply {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<StatusEndpoint>> StatusEndpoint::Start(const std::string& listen,
-                                                                      Ask ask) {
-  std::unique_ptr<StatusEndpoint> endpoint(new StatusEndpoint(std::move(ask)));
+                                                                      Ask ask, Facts facts) {
+  std::unique_ptr<StatusEndpoint> endpoint(new StatusEndpoint(std::move(ask), std::move(facts)));
   absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(
       listen,
       [server = endpoint.get()](const HttpRequest& request) { return server->Answer(request); });
@@ -69,7 +68,7 @@ HttpAnswer StatusEndpoint::Scrape() const {
     if (!reply->changed.WaitUntil(&reply->mu, deadline)) break;
   }
   if (!reply->status.has_value()) return {kUnavailable, "the job does not answer\n"};
-  return {200, MetricsText(MetricsOf(*reply->status)), kMetricsType};
+  return {200, MetricsText(MetricsOf(*reply->status, facts_())), kMetricsType};
 }
 
 }  // namespace eps

@@ -5,9 +5,11 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "eps/v1/control.pb.h"
+#include "eps_server/rpc/http/metrics.h"
 #include "wire/http/http_server.h"
 
 namespace eps {
@@ -22,10 +24,14 @@ class StatusEndpoint {
   // Delivers the current status once, possibly later and on any thread.
   using Ask = std::function<void(std::function<void(v1::StatusReply)>)>;
 
-  // Listens on "HOST:PORT"; port 0 picks a free one. Calls `ask` for each scrape after kStarting
+  // Returns the rest of what a scrape tells, at once and on any thread.
+  using Facts = std::function<ProcessFacts()>;
+
+  // Listens on "HOST:PORT"; port 0 picks a free one. Calls both for each scrape after kStarting
   // until the endpoint is destroyed; a scrape that receives no status within two seconds is
   // answered with 503. Returns Unavailable if the port is taken.
-  static absl::StatusOr<std::unique_ptr<StatusEndpoint>> Start(const std::string& listen, Ask ask);
+  static absl::StatusOr<std::unique_ptr<StatusEndpoint>> Start(const std::string& listen, Ask ask,
+                                                               Facts facts);
 
   // Sets the phase, which is kStarting at first.
   void SetPhase(Phase phase) { phase_.store(phase); }
@@ -33,11 +39,12 @@ class StatusEndpoint {
   const std::string& address() const { return http_->address(); }
 
  private:
-  explicit StatusEndpoint(Ask ask) : ask_(std::move(ask)) {}
+  StatusEndpoint(Ask ask, Facts facts) : ask_(std::move(ask)), facts_(std::move(facts)) {}
   HttpAnswer Answer(const HttpRequest& request) const;
   HttpAnswer Scrape() const;
 
   const Ask ask_;
+  const Facts facts_;
   std::atomic<Phase> phase_{Phase::kStarting};
   std::unique_ptr<HttpServer> http_;  // declared last, so destroyed first
 };

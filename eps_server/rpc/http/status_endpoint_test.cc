@@ -23,13 +23,15 @@ void AnswerAtOnce(const std::function<void(v1::StatusReply)>& done) {
   done(std::move(status));
 }
 
+ProcessFacts NoFacts() { return ProcessFacts(); }
+
 // Returns the code of the answer.
 int CodeOf(const StatusEndpoint& endpoint, const std::string& path) {
   return std::stoi(HttpGet(endpoint.address(), path).substr(sizeof("HTTP/1.1")));
 }
 
 TEST(StatusEndpoint, ProbesFollowThePhase) {
-  const auto endpoint = StatusEndpoint::Start("127.0.0.1:0", AnswerAtOnce);
+  const auto endpoint = StatusEndpoint::Start("127.0.0.1:0", AnswerAtOnce, NoFacts);
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();
   const auto codes = [&] {
     std::vector<int> all;
@@ -47,7 +49,7 @@ TEST(StatusEndpoint, ProbesFollowThePhase) {
 }
 
 TEST(StatusEndpoint, ScrapeReportsTheStatus) {
-  const auto endpoint = StatusEndpoint::Start("127.0.0.1:0", AnswerAtOnce);
+  const auto endpoint = StatusEndpoint::Start("127.0.0.1:0", AnswerAtOnce, NoFacts);
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();
   (*endpoint)->SetPhase(Phase::kReady);
   const std::string page = HttpGet((*endpoint)->address(), "/metrics");
@@ -59,9 +61,9 @@ TEST(StatusEndpoint, ScrapeReportsTheStatus) {
 }
 
 TEST(StatusEndpoint, ReportsATakenPort) {
-  const auto first = StatusEndpoint::Start("127.0.0.1:0", AnswerAtOnce);
+  const auto first = StatusEndpoint::Start("127.0.0.1:0", AnswerAtOnce, NoFacts);
   ASSERT_TRUE(first.ok());
-  const auto second = StatusEndpoint::Start((*first)->address(), AnswerAtOnce);
+  const auto second = StatusEndpoint::Start((*first)->address(), AnswerAtOnce, NoFacts);
   ASSERT_FALSE(second.ok());
   EXPECT_THAT(std::string(second.status().message()), HasSubstr("change servers.http"));
 }
@@ -69,7 +71,8 @@ TEST(StatusEndpoint, ReportsATakenPort) {
 TEST(StatusEndpoint, ScrapeEndsWithoutAnAnswer) {
   std::function<void(v1::StatusReply)> late;
   const auto endpoint = StatusEndpoint::Start(
-      "127.0.0.1:0", [&](std::function<void(v1::StatusReply)> done) { late = std::move(done); });
+      "127.0.0.1:0", [&](std::function<void(v1::StatusReply)> done) { late = std::move(done); },
+      NoFacts);
   ASSERT_TRUE(endpoint.ok());
   (*endpoint)->SetPhase(Phase::kReady);
   EXPECT_THAT(HttpGet((*endpoint)->address(), "/metrics"), StartsWith("HTTP/1.1 503 "));
