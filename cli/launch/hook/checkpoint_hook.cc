@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,8 @@ absl::Status CheckpointHook::Start(const std::string& checkpoint, uint64_t step)
   options.environment.push_back(absl::StrCat(kCheckpoint, checkpoint));
   options.environment.push_back(absl::StrCat(kStep, step));
   options.log_path = log_path_;
+  std::error_code ignored;
+  std::filesystem::remove(log_path_, ignored);  // a child appends to it
   started_ = Clock::now();
   EPS_ASSIGN_OR_RETURN(child_, ChildProcess::Start(std::move(options)));
   return absl::OkStatus();
