@@ -295,7 +295,7 @@ class CommandAfterCheckpoints(unittest.TestCase):
         with tempfile.TemporaryDirectory() as out:
             said = self.train(out, "echo no such bucket; exit 3")
             self.assertEqual(said.count("no such bucket"), 3, said)
-            self.assertIn("note: checkpoint.on_saved", said)
+            self.assertIn("note: the command after a checkpoint", said)
 
 
 if __name__ == "__main__":

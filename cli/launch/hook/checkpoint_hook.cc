@@ -27,7 +27,7 @@ CheckpointHook::CheckpointHook(std::string command, std::chrono::milliseconds li
 absl::Status CheckpointHook::Start(const std::string& checkpoint, uint64_t step) {
   if (command_.empty()) return absl::OkStatus();
   ChildOptions options;
-  options.name = "checkpoint.on_saved";
+  options.name = "the command after a checkpoint";
   options.argv = {"/bin/sh", "-c", command_};
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (absl::StartsWith(*variable, kCheckpoint) || absl::StartsWith(*variable, kStep)) continue;
