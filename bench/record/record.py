@@ -122,6 +122,14 @@ BENCHMARKS = {
         "each with its start; the same tokenizer and as many processes as cores. The ids of both "
         "agree. Padding of the rows of 1,024 tokens into which EPS packs the same documents.",
         ["//cli:eps"], [["bench/record/data_making.py"]]),
+    "operations": Benchmark(
+        "Looking at a job, and a job without a driver",
+        "Steps of a synthetic job of two servers and one worker whose passes sleep: with four "
+        "programs `eps dashboard`, each asked by a browser's requests once a second, and a scrape "
+        "of each server a second / with nobody who looks; after the driver was killed / before. "
+        "The seconds from the kill until the next driver, which is started at once, has the job: "
+        "a lease lasts 30 s.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/record/operations.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

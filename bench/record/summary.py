@@ -99,6 +99,12 @@ FIGURES = (
     figure("data-making", "padding left in packed rows", "tokens of the rows",
            r"^padding left in packed rows +(?P<ours>[\d.]+) goal at most (?P<goal>[\d.]+)",
            at_most=True),
+    limited("operations", "time of a step with 4 pages and 2 scrapes a second", "nobody looks",
+            "step, 4 pages and 2 scrapes a second / none"),
+    limited("operations", "time of a step without a driver", "with a driver",
+            "step, without a driver / with one"),
+    limited("operations", "seconds from a killed driver to the next one", "its lease",
+            "seconds, driver killed to driven again"),
     figure("durability-cost", "share of time that cuts take", "a run without cuts",
            rf"^both: {SPREAD}: goal at most (?P<goal>[\d.]+)", at_most=True),
 )
