@@ -70,18 +70,21 @@ class WatchTest(unittest.TestCase):
         status = json.loads(self.run_eps("status", "--json", "--servers=" + self.job.addresses[0]))
         return len({p["updated"] == p["chunks"] for p in status["stage_progress"]}) == 2
 
+    def curve(self):
+        return json.loads(self.job.ask("/api/steps?job=0&after=0")[1])
+
     def compare_steps(self):
         """The curve has the figures that the driver wrote."""
+        self.job.wait_until(lambda: len(self.curve()["points"]) == STEPS)
         with open(os.path.join(self.folder, "jobs", "first", "metrics.jsonl"),
                   encoding="utf-8") as f:
             log = [json.loads(line) for line in f]
-        steps = json.loads(self.job.ask("/api/steps?job=0&after=0")[1])
+        steps = self.curve()
         self.assertEqual(steps["job"], self.job.state()["jobs"][0]["job"])
         self.assertEqual([(p["step"], p["loss"], p["grad_norm"], p["lr"], p["tokens"])
                           for p in steps["points"]],
                          [(r["step"], r["loss"], r["grad_norm"], r["lr"], r["tokens"])
                           for r in log])
-        self.assertEqual(len(steps["points"]), STEPS)
         middle = steps["points"][10]["serial"]
         rest = json.loads(self.job.ask("/api/steps?job=%s&after=%d" % (steps["job"], middle))[1])
         self.assertEqual(rest["points"], steps["points"][11:])

@@ -18,6 +18,8 @@
 namespace eps {
 namespace {
 
+constexpr int kMorePorts = 10;  // free ones that are tried, if the first one serves not everywhere
+
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
 // Returns the error of a system call: NotFound if this machine lacks an address that the host name
@@ -86,16 +88,13 @@ uint16_t* PortOf(std::string* address) {
                                       : &reinterpret_cast<sockaddr_in*>(where)->sin_port;
 }
 
-}  // namespace
-
-absl::StatusOr<ListeningSockets> ListenOn(const std::string& address,
-                                          const std::function<void(int fd)>& prepare) {
-  const auto [host, port] = HostAndPort(address);
-  EPS_ASSIGN_OR_RETURN(std::vector<std::string> found, Resolve(host, port));
+// Listens on all of `found`. Port 0 means one free port for all of them: that of the first one,
+// which another one may lack.
+absl::StatusOr<ListeningSockets> ListenOnAll(std::vector<std::string> found,
+                                             const std::function<void(int fd)>& prepare) {
   ListeningSockets result;
   absl::Status missing = absl::UnavailableError("the host has no address");
   for (std::string& where : found) {
-    // Port 0 means one free port for all addresses.
     if (*PortOf(&where) == 0) *PortOf(&where) = htons(static_cast<uint16_t>(result.port));
     absl::StatusOr<Descriptor> listener = ListenOnOne(&where, prepare);
     if (absl::IsNotFound(listener.status())) {
@@ -107,6 +106,20 @@ absl::StatusOr<ListeningSockets> ListenOn(const std::string& address,
     result.port = ntohs(*PortOf(&where));
   }
   if (result.sockets.empty()) return missing;
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<ListeningSockets> ListenOn(const std::string& address,
+                                          const std::function<void(int fd)>& prepare) {
+  const auto [host, port] = HostAndPort(address);
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> found, Resolve(host, port));
+  absl::StatusOr<ListeningSockets> result = ListenOnAll(found, prepare);
+  // Another program may have the first one's port at another address.
+  for (int i = 0; i < kMorePorts && !result.ok() && port == "0"; ++i) {
+    result = ListenOnAll(found, prepare);
+  }
   return result;
 }
 

@@ -18,8 +18,8 @@ std::string Exchange(const std::string& address, absl::string_view request) {
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   to.sin_port = htons(static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1))));
   EXPECT_EQ(connect(fd.get(), reinterpret_cast<sockaddr*>(&to), sizeof(to)), 0);
-  EXPECT_EQ(send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL),
-            static_cast<ssize_t>(request.size()));
+  // The server may end the connection in the middle of a request that it refuses.
+  (void)send(fd.get(), request.data(), request.size(), MSG_NOSIGNAL);
   std::string answer;
   char buffer[4096];
   for (ssize_t n; (n = read(fd.get(), buffer, sizeof(buffer))) > 0;) answer.append(buffer, n);
