@@ -21,6 +21,7 @@
 #include "worker/data/batch_source.h"
 #include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/http/worker_metrics.h"
 #include "worker/models/model_runtime.h"
 #include "worker/relay/relay.h"
 #include "worker/stash_room.h"
@@ -190,11 +191,12 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
 class Worker {
  public:
   Worker(const WorkerOptions& options, const std::function<bool()>& interrupted, JoinOptions join,
-         std::unique_ptr<Report> report)
+         std::unique_ptr<Report> report, WorkerMetrics* metrics)
       : options_(options),
         interrupted_(interrupted),
         join_(std::move(join)),
-        report_(std::move(report)) {}
+        report_(std::move(report)),
+        metrics_(metrics) {}
 
   // Waits for the job and runs to its end, and with worker.stay through all later jobs. Joins again
   // if the job's state returned to a durable border, if this worker lost its lease, or if another
@@ -207,6 +209,7 @@ class Worker {
           options_.servers[0], done_,
           std::chrono::milliseconds(has_limit ? config.join_timeout_ms : 0), interrupted_));
       const absl::Status status = TrainUntilFenced();
+      metrics_->OnLeft();
       if (status.ok() && config.stay) {
         done_ = job_;
         continue;
@@ -240,6 +243,7 @@ class Worker {
   const std::function<bool()>& interrupted_;
   const JoinOptions join_;
   const std::unique_ptr<Report> report_;
+  WorkerMetrics* const metrics_;
   MemoryAccount account_;
   JobId job_{0};             // of the last Join
   JobId done_{0};            // the last job that came to its end
@@ -293,6 +297,7 @@ absl::Status Worker::TrainUntilFenced() {
   EPS_LOG_INFO("joined the job at step "
                << job.next_step << " of " << job.spec.training.steps << ", term " << job.term
                << ", with parts " << PartsText(job.parts) << " (" << join_.compute_profile << ")");
+  metrics_->OnJoined(job.parts.size());
   EPS_RETURN_IF_ERROR(OpenBatches(job.spec));
   EPS_ASSIGN_OR_RETURN(
       runtime,
@@ -316,7 +321,10 @@ absl::Status Worker::TrainUntilFenced() {
   const absl::Status status =
       relay.Run(stop, [&](Step step, const LossSum& loss, const StepTiming& timing) {
         finished = step.value();
-        report_->Add(step, loss, timing, client->stats(), runtime->device_memory(), account_);
+        const ClientStats stats = client->stats();
+        const DeviceMemory device = runtime->device_memory();
+        report_->Add(step, loss, timing, stats, device, account_);
+        metrics_->OnStep(step, loss, timing, stats, device, account_);
       });
   stopped = stopped || (absl::IsCancelled(status) && interrupted_());  // in BeginStep
   if (!stopped) EPS_RETURN_IF_ERROR(status);
@@ -337,7 +345,13 @@ absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>
   join.count = static_cast<uint32_t>(options.config.worker.count);
   EPS_ASSIGN_OR_RETURN(join.compute_profile, TorchComputeProfile(RuntimeOptionsOf(options)));
   EPS_ASSIGN_OR_RETURN(auto report, Report::Open(options.report_path));
-  Worker worker(options, interrupted, std::move(join), std::move(report));
+  WorkerMetrics metrics;
+  std::unique_ptr<HttpServer> http;
+  if (const std::string& listen = options.config.worker.http; !listen.empty()) {
+    EPS_ASSIGN_OR_RETURN(http, ServeWorkerMetrics(listen, &metrics));
+    EPS_LOG_INFO("probes and metrics: http://" << http->address());
+  }
+  Worker worker(options, interrupted, std::move(join), std::move(report), &metrics);
   const absl::Status status = worker.Run();
   worker.WarnIfIncomplete();
   return status;

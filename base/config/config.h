@@ -200,6 +200,7 @@ struct WorkerConfig {
   int64_t rpc_timeout_ms = 60'000;
   int64_t join_timeout_ms = 600'000;  // for servers and a job to appear; 0 sets no limit
   bool stay = false;                  // waits for the next job after each one
+  std::string http;                   // HOST:PORT of eps worker's probes and metrics; empty: none
 };
 
 // Certificates, and where TLS is used.

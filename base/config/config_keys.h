@@ -215,18 +215,18 @@ void WorkerKeys(V* v, WorkerConfig* w) {
       "free when the worker starts, shared by the workers of the machine.");
   StashKey(v, &w->stash_codec);
   v->Key("worker.frozen_cache", &w->frozen_cache, SizeText(),
-         "Host memory in which a worker keeps weights that are not trained, as encoded, so that it "
-         "fetches them only once; 0 keeps none.");
+         "Host memory in which a worker keeps encoded weights that are not trained; 0 keeps none.");
   v->Key("worker.threads", &w->threads, AnyValue(),
          "Threads of a worker's computation; 0 means the worker's share of the processors.");
   v->Key("worker.prefetch", &w->prefetch, AnyValue(),
          "Stages to fetch ahead; 0 disables prefetching.");
+  v->Key("worker.http", &w->http, AnyValue(),
+         "As servers.http, for eps worker: GET /healthz, /readyz (it has joined a job), /metrics.");
   v->Key("worker.count", &w->count, AnyValue(), "Number of workers of the job.");
   v->Key("worker.rank", &w->rank, AnyValue(), "Number of this worker, from 0.");
   v->Key("worker.pass_time", &w->pass_time_ms, DurationText(),
-         "For measurements with a model that reads no data: the minimum time of a forward pass of "
-         "one micro-batch over a stage; a backward pass takes three times as long. The worker "
-         "waits for the remainder. 0 disables the wait.");
+         "For measurements with a model that reads no data: the least time of a forward pass of a "
+         "micro-batch over a stage; a backward pass takes three times as long. 0 disables it.");
   v->Key("worker.rpc_timeout", &w->rpc_timeout_ms, DurationText(),
          "How long a worker waits for one reply of a server.");
   v->Key("worker.join_timeout", &w->join_timeout_ms, DurationText(),

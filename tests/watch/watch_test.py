@@ -112,6 +112,19 @@ class WatchTest(unittest.TestCase):
             self.assertIn(part, text)
         self.assertNotIn("\x1b", text)
         self.assertIn("--servers", self.run_eps("top", code=USAGE))
+        self.job.wait_until(self.worker_waits_for_the_next_job)
+        with urllib.request.urlopen("http://%s/metrics" % self.job.worker_http,
+                                    timeout=60) as answer:
+            metrics = answer.read().decode()
+        self.assertIn("\neps_worker_steps_total %d\n" % STEPS, metrics)
+        self.assertNotIn("\neps_worker_fetched_bytes_total 0\n", metrics)
+
+    def worker_waits_for_the_next_job(self):
+        try:
+            urllib.request.urlopen("http://%s/readyz" % self.job.worker_http, timeout=60).close()
+            return False
+        except urllib.error.HTTPError as error:
+            return error.code == 503
 
     def test_the_page_is_for_this_machine(self):
         headers, page = self.job.ask("/")

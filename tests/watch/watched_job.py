@@ -23,6 +23,7 @@ class WatchedJob:
         self.processes = []
         self.addresses = ["127.0.0.1:%d" % processes.reserve_port() for _ in range(2)]
         self.servers = [self.serve(i) for i in range(2)]
+        self.worker_http = ""
         self.url = self.dashboard()
 
     def end(self):
@@ -80,9 +81,10 @@ class WatchedJob:
         servers = "--servers=" + ",".join(self.addresses)
         self.start("driver.log", "driver", servers, "--out=" + self.folder + "/jobs",
                    "--data-root=" + self.folder)
+        self.worker_http = "127.0.0.1:%d" % processes.reserve_port()
         return self.start("worker.log", "worker", servers, "--data=" + self.data,
                           "--worker.threads=1", "--worker.stay=true",
-                          "--worker.pass_time=" + pass_time)
+                          "--worker.http=" + self.worker_http, "--worker.pass_time=" + pass_time)
 
     def ask(self, path, **headers):
         request = urllib.request.Request(self.url + path, headers=headers)

@@ -7,14 +7,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "prometheus/text_serializer.h"
+#include "wire/http/metric_families.h"
 #include "wire/job_state_names.h"
 #include "wire/job_terms.h"
 
 namespace eps {
 namespace {
 
-using prometheus::ClientMetric;
 using prometheus::MetricFamily;
 using prometheus::MetricType;
 
@@ -52,39 +51,7 @@ constexpr CounterName kCounters[] = {
     {"scrub_damage", "eps_scrub_damage_total", "Damaged chunks found by scrubbing."},
 };
 
-// Collects metric families that share labels.
-class Families {
- public:
-  explicit Families(std::vector<ClientMetric::Label> labels) : labels_(std::move(labels)) {}
-
-  void Add(const char* name, const char* help, MetricType type) {
-    families_.push_back(MetricFamily{name, help, type, {}});
-  }
-  // Adds a value to the newest family, with one more label if `key` is not empty.
-  void Value(double value, const std::string& key = "", const std::string& label = "") {
-    ClientMetric metric;
-    metric.label = labels_;
-    if (!key.empty()) metric.label.push_back({key, label});
-    metric.counter.value = value;
-    metric.gauge.value = value;
-    families_.back().metric.push_back(std::move(metric));
-  }
-  void Gauge(const char* name, const char* help, double value) {
-    Add(name, help, MetricType::Gauge);
-    Value(value);
-  }
-  void Counter(const char* name, const char* help, double value) {
-    Add(name, help, MetricType::Counter);
-    Value(value);
-  }
-  std::vector<MetricFamily> Take() { return std::move(families_); }
-
- private:
-  const std::vector<ClientMetric::Label> labels_;
-  std::vector<MetricFamily> families_;
-};
-
-void AddProcess(const v1::StatusReply& status, Families* families) {
+void AddProcess(const v1::StatusReply& status, MetricFamilies* families) {
   families->Gauge("eps_uptime_seconds", "Age of the process.", status.uptime_seconds());
   families->Gauge("eps_memory_limit_bytes", "servers.memory_limit.",
                   static_cast<double>(status.memory_limit_bytes()));
@@ -98,7 +65,7 @@ void AddProcess(const v1::StatusReply& status, Families* families) {
   }
 }
 
-void AddFacts(const ProcessFacts& process, Families* families) {
+void AddFacts(const ProcessFacts& process, MetricFamilies* families) {
   families->Gauge("eps_insecure", "1 if other machines can connect without TLS.",
                   process.insecure ? 1 : 0);
   families->Counter("eps_calls_denied_total", "Calls that the caller's role does not allow.",
@@ -125,7 +92,7 @@ void AddFacts(const ProcessFacts& process, Families* families) {
                   static_cast<double>(process.board.undriven));
 }
 
-void AddProgress(const v1::StatusReply& status, Families* families) {
+void AddProgress(const v1::StatusReply& status, MetricFamilies* families) {
   families->Add("eps_job_state", "1 for the job's state, 0 for all others.", MetricType::Gauge);
   for (const auto& [state, name] : kJobStateNames) {
     families->Value(status.state() == state ? 1 : 0, "state", name);
@@ -147,7 +114,7 @@ void AddProgress(const v1::StatusReply& status, Families* families) {
   families->Gauge("eps_longest_wait_seconds", "Age of the oldest of these waits.", longest);
 }
 
-void AddCounters(const v1::StatusReply& status, Families* families) {
+void AddCounters(const v1::StatusReply& status, MetricFamilies* families) {
   const auto count = [&](const char* name) {
     const auto found = status.counters().find(name);
     return found == status.counters().end() ? 0.0 : static_cast<double>(found->second);
@@ -162,7 +129,7 @@ void AddCounters(const v1::StatusReply& status, Families* families) {
 // Adds the times of just-in-time quantization (docs/quantization.md): quantizing, sending, and the
 // workers' stays, summed over all visits. The slack is a stay in a stage less the time that the
 // next stage takes to quantize.
-void AddStageTimes(const v1::StatusReply& status, Families* families) {
+void AddStageTimes(const v1::StatusReply& status, MetricFamilies* families) {
   double visits = 0;
   double jit = 0;
   double wire = 0;
@@ -198,22 +165,18 @@ void AddStageTimes(const v1::StatusReply& status, Families* families) {
 
 std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status, const ProcessFacts& facts) {
   const bool has_job = status.job_id() != 0;
-  Families process({});
+  MetricFamilies process({});
   AddProcess(status, &process);
   AddFacts(facts, &process);
   std::vector<MetricFamily> all = process.Take();
   if (!has_job) return all;
-  Families job({{"job", absl::StrFormat("%016x", status.job_id())},
-                {"shard", absl::StrCat(status.shard())}});
+  MetricFamilies job({{"job", absl::StrFormat("%016x", status.job_id())},
+                      {"shard", absl::StrCat(status.shard())}});
   AddProgress(status, &job);
   AddCounters(status, &job);
   AddStageTimes(status, &job);
   for (MetricFamily& family : job.Take()) all.push_back(std::move(family));
   return all;
-}
-
-std::string MetricsText(const std::vector<MetricFamily>& families) {
-  return prometheus::TextSerializer().Serialize(families);
 }
 
 }  // namespace eps

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "eps/v1/control.pb.h"
@@ -28,9 +27,6 @@ struct ProcessFacts {
 // in the same order.
 std::vector<prometheus::MetricFamily> MetricsOf(const v1::StatusReply& status,
                                                 const ProcessFacts& process);
-
-// Writes them in Prometheus' text format 0.0.4.
-std::string MetricsText(const std::vector<prometheus::MetricFamily>& families);
 
 }  // namespace eps
 

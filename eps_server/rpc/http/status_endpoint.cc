@@ -7,12 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/mutex.h"
+#include "wire/http/metric_families.h"
 
 namespace eps {
 namespace {
 
 constexpr std::chrono::seconds kPatience(2);
-constexpr char kMetricsType[] = "text/plain; version=0.0.4; charset=utf-8";
 constexpr int kUnavailable = 503;
 constexpr int kNotFound = 404;
 

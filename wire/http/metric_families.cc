@@ -1,0 +1,39 @@
+#include "wire/http/metric_families.h"
+
+#include <utility>
+
+#include "prometheus/text_serializer.h"
+
+namespace eps {
+
+using prometheus::ClientMetric;
+using prometheus::MetricType;
+
+void MetricFamilies::Add(const char* name, const char* help, MetricType type) {
+  families_.push_back({name, help, type, {}});
+}
+
+void MetricFamilies::Value(double value, const std::string& key, const std::string& label) {
+  ClientMetric metric;
+  metric.label = labels_;
+  if (!key.empty()) metric.label.push_back({key, label});
+  metric.counter.value = value;
+  metric.gauge.value = value;
+  families_.back().metric.push_back(std::move(metric));
+}
+
+void MetricFamilies::Gauge(const char* name, const char* help, double value) {
+  Add(name, help, MetricType::Gauge);
+  Value(value);
+}
+
+void MetricFamilies::Counter(const char* name, const char* help, double value) {
+  Add(name, help, MetricType::Counter);
+  Value(value);
+}
+
+std::string MetricsText(const std::vector<prometheus::MetricFamily>& families) {
+  return prometheus::TextSerializer().Serialize(families);
+}
+
+}  // namespace eps
