@@ -82,7 +82,7 @@ TEST(ClusterEvents, TellRestartsAndSilence) {
   events.OnAway(2, "b:1");
   events.OnAway(3, "b:1");
   status.set_incarnation(8);
-  (*status.mutable_counters())["scrub_damage"] = 1;  // of the new process
+  (*status.mutable_counters())["scrub_damage"] = 5;  // of the new process
   status.set_state(v1::JOB_STATE_RECOVERING);        // the lead tells that, not this shard
   events.OnStatus(4, "b:1", status);
   EXPECT_THAT(TextsOf(events),
