@@ -1,7 +1,6 @@
 #include "eps_server/server.h"
 
 #include <sys/resource.h>
-#include <sys/statvfs.h>
 
 #include <algorithm>
 #include <random>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/log.h"
+#include "base/machine/disk_room.h"
 #include "base/machine/machine_limits.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
@@ -128,9 +128,9 @@ ProcessFacts Exposure::Facts() const {
     facts.denied = guard_->denied();
     facts.certificate_end = ProcessIdentityOrNull()->CertificateEnd();
   }
-  struct statvfs disk = {};
-  if (!storage_path_.empty() && statvfs(storage_path_.c_str(), &disk) == 0) {
-    facts.disk_free_bytes = uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (!storage_path_.empty()) {
+    const absl::StatusOr<uint64_t> free = FreeBytes(storage_path_);
+    if (free.ok()) facts.disk_free_bytes = *free;
   }
   return facts;
 }

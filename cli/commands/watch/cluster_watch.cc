@@ -166,7 +166,6 @@ ClusterWatch::View ClusterWatch::Now() const {
   }
   view.board = board_;
   view.events = events_.events();
-  if (history_.last_step_or_null() != nullptr) view.last_step = *history_.last_step_or_null();
   return view;
 }
 

@@ -35,7 +35,6 @@ class ClusterWatch {
     std::vector<ServerView> servers;  // the lead first
     v1::ListJobsReply board;
     std::deque<ClusterEvents::Event> events;
-    v1::StepRecord last_step;  // of the lead's job; step 0: none yet
   };
   // The records of a job after a place in their order.
   struct Steps {

@@ -72,7 +72,7 @@ Json StateJson(const ClusterWatch& watch) {
     json["events"].push_back(
         {{"time_ms", event.time_ms}, {"bad", event.bad}, {"text", event.text}});
   }
-  json["last_step"] = view.last_step.step() == 0 ? Json() : StepJson(view.last_step);
+  json["last_step"] = lead.has_last_step() ? StepJson(lead.last_step()) : Json();
   return json;
 }
 

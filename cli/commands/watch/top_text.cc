@@ -31,8 +31,8 @@ Lines Heading(const ClusterWatch::View& view) {
                                  NameOfJob(status, view.board), JobStateName(status.state()),
                                  std::min(status.step(), status.steps()), status.steps(),
                                  status.joined_workers(), status.term())};
-  const v1::StepRecord& last = view.last_step;
-  if (last.step() > 0) {
+  if (status.has_last_step()) {
+    const v1::StepRecord& last = status.last_step();
     const double seconds = last.step_seconds();
     lines.push_back(absl::StrFormat(
         "last step %d: loss %.4f, gradient norm %.3g, %.2f s, %s tokens/s", last.step(),

@@ -16,7 +16,7 @@ namespace eps {
 
 // Answers those who look after a server process over HTTP: probes at /healthz (the process
 // responds), /startupz (it listens) and /readyz (it accepts work), and Prometheus at /metrics. A
-// probe is answered with 200, or with 503 and the reason; no answer depends on jobs or other
+// probe is answered with 200, or with 503 and the reason, and depends neither on jobs nor on other
 // servers. Thread-safe.
 class StatusEndpoint {
  public:
