@@ -46,7 +46,7 @@ ROOMS = {
     "eps_server/core/testing": _STORAGE,
     "eps_server/shell": ["base", "base/job", "proto", "eps_server/core"] + _NUMBERS + _STORAGE,
     "eps_server/shell/testing": ["eps_server"],
-    "eps_server/jobs": ["base", "proto", "wire", "storage/records", "eps_server/shell"],
+    "eps_server/jobs": ["base", "base/job", "proto", "wire", "storage/records", "eps_server/shell"],
     "eps_server/jobs/testing": _STORAGE,
     "eps_server/rpc": ["base", "base/job", "proto", "wire", "compression", "eps_server/core",
                        "eps_server/jobs", "eps_server/shell"],

@@ -220,9 +220,11 @@ uint64_t CheckpointWriter::bytes() const {
   return bytes;
 }
 
-absl::Status CheckpointWriter::WriteManifest(const Border& border, uint32_t servers) {
+absl::StatusOr<CheckpointManifest> CheckpointWriter::WriteManifest(const Border& border,
+                                                                   const CheckpointOrigin& origin) {
   CheckpointManifest manifest;
-  manifest.servers = servers;
+  manifest.servers = origin.servers;
+  manifest.driver = origin.driver;
   manifest.step = border.step;
   manifest.version = border.version;
   manifest.update = border.update;
@@ -235,28 +237,31 @@ absl::Status CheckpointWriter::WriteManifest(const Border& border, uint32_t serv
   for (const std::string& name : files_) {
     EPS_ASSIGN_OR_RETURN(manifest.files[name], SumFile(absl::StrCat(hidden_, "/", name)));
   }
-  return WriteSynced(absl::StrCat(hidden_, "/", kManifestFile), ManifestText(manifest));
+  EPS_RETURN_IF_ERROR(
+      WriteSynced(absl::StrCat(hidden_, "/", kManifestFile), ManifestText(manifest)));
+  return manifest;
 }
 
 absl::Status CheckpointWriter::Commit(const Border& border, const SmallFiles& files,
-                                      uint32_t servers) {
-  return OfCheckpointDir(WriteAll(border, files, servers));
+                                      const CheckpointOrigin& origin) {
+  return OfCheckpointDir(WriteAll(border, files, origin));
 }
 
 absl::Status CheckpointWriter::WriteAll(const Border& border, const SmallFiles& files,
-                                        uint32_t servers) {
+                                        const CheckpointOrigin& origin) {
   for (const auto& states : states_) EPS_RETURN_IF_ERROR(states->Finish());
   EPS_RETURN_IF_ERROR(residuals_->Finish());
   for (const auto& [name, content] : files) {
     EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(hidden_, "/", name), content));
     files_.push_back(name);
   }
-  EPS_RETURN_IF_ERROR(WriteManifest(border, servers));
+  EPS_ASSIGN_OR_RETURN(const CheckpointManifest manifest, WriteManifest(border, origin));
   EPS_RETURN_IF_ERROR(SyncPath(hidden_ + "/eps"));
   EPS_RETURN_IF_ERROR(SyncPath(hidden_));
+  if (origin.confirm) EPS_RETURN_IF_ERROR(origin.confirm());
   committed_ = true;  // from now on, the temporary name may hold the older checkpoint
   EPS_RETURN_IF_ERROR(PlaceCheckpoint(root_, name_));
-  return ReplaceFile(absl::StrCat(root_, "/", kLatestFile), name_ + "\n");
+  return PointLatest(root_, name_, manifest);
 }
 
 absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const std::string& folder,

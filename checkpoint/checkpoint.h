@@ -6,6 +6,7 @@
 // number of servers can resume from it.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/files/safetensors.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "checkpoint/checkpoint_residuals.h"
@@ -38,6 +40,15 @@ std::vector<SafetensorsEntry> EntriesOf(const JobSpec& spec);
 // weights, then the fields of the optimizer.
 std::vector<std::string> StateFiles(const JobSpec& spec);
 
+// Who writes a checkpoint.
+struct CheckpointOrigin {
+  uint32_t servers = 0;     // CheckpointManifest::servers
+  DriverLease driver = {};  // CheckpointManifest::driver
+  // Called when everything is synced, before the checkpoint gets its name: an error leaves no
+  // checkpoint. May be null.
+  std::function<absl::Status()> confirm = nullptr;
+};
+
 // Writes one checkpoint from chunks, in any order. The checkpoint appears under its name only when
 // it is complete and synced: everything is written into a hidden folder, which Commit renames.
 // Thread-compatible.
@@ -58,9 +69,10 @@ class CheckpointWriter {
   // As ResidualFilesWriter::Write. A residual that is never written counts as zero.
   absl::Status WriteResidual(const ResidualPlace& place, const std::string& encoded);
   // Writes `files` and then the manifest, syncs, renames the folder to checkpoint-<step>, replacing
-  // an older one of that name as a whole, and points `root`/latest at it. FailedPrecondition names
-  // an incomplete tensor. `servers` is CheckpointManifest::servers.
-  absl::Status Commit(const Border& border, const SmallFiles& files, uint32_t servers = 0);
+  // an older one of that name as a whole, and points `root`/latest at it (PointLatest).
+  // FailedPrecondition names an incomplete tensor. Errors of `origin.confirm` are returned.
+  absl::Status Commit(const Border& border, const SmallFiles& files,
+                      const CheckpointOrigin& origin = {});
 
   // The folder that Commit creates.
   const std::string& folder() const { return folder_; }
@@ -71,8 +83,10 @@ class CheckpointWriter {
   CheckpointWriter(std::string root, uint64_t step, const JobSpec& spec, const ChunkMap& chunks);
   absl::Status WriteField(size_t field, TensorId tensor, uint64_t first,
                           absl::Span<const float> values);
-  absl::Status WriteAll(const Border& border, const SmallFiles& files, uint32_t servers);
-  absl::Status WriteManifest(const Border& border, uint32_t servers);
+  absl::Status WriteAll(const Border& border, const SmallFiles& files,
+                        const CheckpointOrigin& origin);
+  absl::StatusOr<CheckpointManifest> WriteManifest(const Border& border,
+                                                   const CheckpointOrigin& origin);
 
   const std::string root_;
   const std::string name_;    // checkpoint-<step>

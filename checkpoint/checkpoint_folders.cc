@@ -195,6 +195,7 @@ std::string ManifestText(const CheckpointManifest& manifest) {
   json["numerics_version"] = manifest.numerics_version;
   json["optimizer"] = manifest.optimizer;
   if (manifest.servers > 0) json["servers"] = manifest.servers;
+  if (manifest.driver.exists()) json["driver"] = ToText(manifest.driver);
   ordered_json& files = json["files"] = ordered_json::object();
   for (const auto& [name, sums] : manifest.files) {
     files[name] = {{"bytes", sums.bytes},
@@ -259,6 +260,11 @@ absl::StatusOr<CheckpointManifest> ParseManifest(const std::string& text, const 
     manifest.numerics_version = json["numerics_version"].get<int>();
   }
   if (HasNumber(json, "servers")) manifest.servers = json["servers"].get<uint32_t>();
+  if (HasText(json, "driver")) {
+    const auto driver = ParseDriverLease(json["driver"].get<std::string>());
+    if (!driver.ok()) return absl::DataLossError(absl::StrCat(path, ": malformed driver"));
+    manifest.driver = *driver;
+  }
   for (const auto& [name, file] : json["files"].items()) {
     if (!IsFileName(name) || !ParseFile(file, &manifest.files[name])) {
       return absl::DataLossError(absl::StrCat(path, ": malformed entry of a file"));
@@ -360,6 +366,19 @@ std::string ResumeAdvice(const std::string& root, const std::string& damaged) {
   return absl::StrCat("; the last other complete checkpoint is ", last->name,
                       ": --resume=", last->path,
                       " takes it (eps checkpoint verify checks its bytes)");
+}
+
+absl::Status PointLatest(const std::string& root, const std::string& name,
+                         const CheckpointManifest& manifest) {
+  const absl::StatusOr<std::string> there = NameIn(root, kLatestFile);
+  if (there.ok() && !there->empty() && *there != name && manifest.driver.exists()) {
+    const auto other = ReadManifest(absl::StrCat(root, "/", *there));
+    const bool later =
+        other.ok() && (manifest.driver.IsBefore(other->driver) ||
+                       (manifest.driver == other->driver && manifest.step < other->step));
+    if (later) return absl::OkStatus();
+  }
+  return ReplaceFile(absl::StrCat(root, "/", kLatestFile), name + "\n");
 }
 
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root) {

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/config/config.h"
 #include "base/files/files.h"
+#include "base/job/drivers/driver_lease.h"
 #include "base/numerics/loss_scale.h"
 
 namespace eps {
@@ -39,6 +40,7 @@ struct CheckpointManifest {
   // The number of servers whose durable state became this checkpoint (eps checkpoint save, eps
   // backup); 0 if a run wrote it.
   uint32_t servers = 0;
+  DriverLease driver;  // of the driver that wrote it; none if the job was not on a board
   std::map<std::string, FileSums> files;  // every other file, by its path in the folder
   bool has_own_sum = false;               // set by reading: it has a CRC32C of itself, which fits
 };
@@ -70,6 +72,11 @@ struct CheckpointFolder {
 // does not exist. Links, files and hidden folders are not checkpoints.
 std::vector<CheckpointFolder> ListCheckpoints(const std::string& root);
 
+// Makes `root`/latest name the checkpoint `name`, whose manifest this is. Leaves it where it is if
+// drivers of one board wrote both and the other checkpoint is of a later lease, or of the same one
+// and a later step (docs/protocol.md, "Drivers", D8).
+absl::Status PointLatest(const std::string& root, const std::string& name,
+                         const CheckpointManifest& manifest);
 // Returns the folder that --resume=latest uses: the one that `root`/latest names; without that file
 // the complete one with the highest number; empty if there is none. DataLoss, with advice, if
 // `latest` names a folder that does not exist or is not complete.

@@ -184,7 +184,7 @@ absl::StatusOr<std::string> SaveCheckpoint(const JobState& state, const std::str
                          head.border.id.term.value(),
                          head.border.lagged_norm,
                          head.border.loss_scale};
-  EPS_RETURN_IF_ERROR(writer->Commit(border, files, head.servers));
+  EPS_RETURN_IF_ERROR(writer->Commit(border, files, {head.servers}));
   return writer->folder();
 }
 

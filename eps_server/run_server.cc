@@ -98,9 +98,10 @@ int Fail(const absl::Status& status) {
 
 }  // namespace
 
-int RunServer(const ServerOptions& options, const std::function<void(const Server&)>& ready) {
+int RunServer(ServerOptions options, const std::function<void(const Server&)>& ready) {
   SignalFile signals;
   if (!signals.ok()) return Fail(absl::InternalError("signalfd failed"));
+  options.end_process = [] { kill(getpid(), SIGTERM); };
   auto server = Server::Start(options);
   if (!server.ok()) return Fail(server.status());
   std::printf("eps serve: listening on %s\n", (*server)->address().c_str());

@@ -163,8 +163,8 @@ class Server::Impl {
   // Answers probes and scrapes. Call it first, so that probes see a server that takes long to
   // start.
   absl::Status ServeHttp(const std::string& listen);
-  // Opens the board of jobs. Call it before Listen.
-  absl::Status OpenBoard();
+  // Opens the board of jobs. Call it before Listen. `end_process` is ServerOptions::end_process.
+  absl::Status OpenBoard(std::function<void()> end_process);
   // Reopens the job that the previous process on this storage served, if there was one.
   absl::Status Reopen();
   absl::Status Listen(const ServerOptions& options);
@@ -217,6 +217,7 @@ class Server::Impl {
     JobRecords records;
     records.left_jobs = [this] { return board_->LeftJobs(); };
     records.board = [this] { return board_->board(); };
+    records.find = [this](JobId job, const DriverLease& lease) { return board_->Find(job, lease); };
     if (storage_ != nullptr) {
       records.discard = [storage = storage_.get()](JobId job) { return storage->Discard(job); };
       records.remember = [storage = storage_.get()](const ServedJob& job) {
@@ -250,14 +251,16 @@ class Server::Impl {
   bool ended_ EPS_GUARDED_BY(mu_) = false;
 };
 
-absl::Status Server::Impl::OpenBoard() {
+absl::Status Server::Impl::OpenBoard(std::function<void()> end_process) {
   board_thread_ = std::make_unique<ThreadPool>(1);
   JobDesk::Environment environment = JobDesk::Environment::Default();
   environment.executor = board_thread_.get();
   environment.timers_or_null = &timers_;
+  environment.changed = [this] { host_->OnBoardChanged(); };
   EPS_ASSIGN_OR_RETURN(board_, JobDesk::Open(std::move(environment),
                                              storage_ == nullptr ? nullptr : storage_->records()));
-  scheduler_ = std::make_unique<SchedulerService>(host_.get(), board_.get());
+  scheduler_ =
+      std::make_unique<SchedulerService>(host_.get(), board_.get(), std::move(end_process));
   return absl::OkStatus();
 }
 
@@ -412,7 +415,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   }
   auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
   if (!options.http.empty()) EPS_RETURN_IF_ERROR(impl->ServeHttp(options.http));
-  EPS_RETURN_IF_ERROR(impl->OpenBoard());
+  EPS_RETURN_IF_ERROR(impl->OpenBoard(options.end_process));
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
   EPS_RETURN_IF_ERROR(impl->Listen(options));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");

@@ -38,6 +38,7 @@ struct ServerOptions {
   uint64_t cut_ms = 0;                    // time between cuts; see CoreLimits
   uint64_t drain_timeout_ms = 25'000;     // the most time of a drain; 0 disables it
   uint64_t scrub_bytes_per_second = 0;    // rate at which cuts are checked; see CoreLimits
+  std::function<void()> end_process;      // ends it as SIGTERM does; null: DrainServer is refused
 };
 
 // A parameter server: serves this process's shard of one job over gRPC, and the board of jobs,
@@ -88,7 +89,7 @@ class Server {
 // options.drain_timeout_ms; a second signal ends that. The next one ends the process at once.
 // Errors go to stderr. Call it from main() before starting other threads, because it blocks both
 // signals in its own thread and in all threads that start from it.
-int RunServer(const ServerOptions& options, const std::function<void(const Server&)>& ready);
+int RunServer(ServerOptions options, const std::function<void(const Server&)>& ready);
 
 }  // namespace eps
 

@@ -279,9 +279,10 @@ absl::Status ControlClient::Import(ShardId shard, const ImportSource& source) {
   return stream.Finish(source.border);
 }
 
-absl::StatusOr<uint64_t> ControlClient::Gate(std::optional<uint64_t> step) {
+absl::StatusOr<uint64_t> ControlClient::Gate(std::optional<uint64_t> step, bool outlives_driver) {
   v1::GateRequest request;
   request.set_holder(kDriver);
+  request.set_outlives_driver(outlives_driver);
   if (const DriverLease lease = driver(); lease.exists()) {
     SetMessage(lease, request.mutable_lease());
   }

@@ -103,9 +103,10 @@ class ControlClient {
 
   // Sets the gate of the holder "driver" on all servers, or lifts it: with nullopt they withhold no
   // step for this holder. Returns the first border at which all of them can be exported; if it is
-  // at most `step`, all of them will stop at that one. Unavailable if the lead, or a server that it
-  // asks, does not answer within a minute.
-  absl::StatusOr<uint64_t> Gate(std::optional<uint64_t> step);
+  // at most `step`, all of them will stop at that one. A driver's gate ends with its lease unless
+  // it `outlives_driver`. Aborted if the lease is over; Unavailable if the lead, or a server that
+  // it asks, does not answer within a minute.
+  absl::StatusOr<uint64_t> Gate(std::optional<uint64_t> step, bool outlives_driver = false);
   // As Gate, for another holder, whose gate lapses: repeat the call more often than every
   // GateReply::timeout_ms.
   absl::StatusOr<v1::GateReply> LapsingGate(const std::string& holder,

@@ -81,14 +81,11 @@ absl::StatusOr<v1::Job> SchedulerClient::Get(const std::string& name) {
       absl::StrCat("there is no job \"", name, "\" on the board of server ", lead_));
 }
 
-absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Desired desired) {
+absl::StatusOr<v1::Job> SchedulerClient::Change(v1::UpdateJobRequest request) {
   absl::Status last;
   for (int i = 0; i < kMaxUpdates; ++i) {
-    EPS_ASSIGN_OR_RETURN(const v1::Job job, Get(name));
-    v1::UpdateJobRequest request;
-    request.set_name(name);
+    EPS_ASSIGN_OR_RETURN(const v1::Job job, Get(request.name()));
     request.set_expected_generation(job.generation());
-    request.set_desired(desired);
     absl::StatusOr<v1::UpdateJobReply> reply =
         Call(&v1::Scheduler::Stub::UpdateJob, "UpdateJob", request);
     if (reply.ok()) return std::move(*reply->mutable_job());
@@ -97,6 +94,31 @@ absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Des
   }
   return absl::UnavailableError(
       absl::StrCat(last.message(), "; others changed the job ", kMaxUpdates, " times meanwhile"));
+}
+
+absl::StatusOr<v1::Job> SchedulerClient::Update(const std::string& name, v1::Desired desired) {
+  v1::UpdateJobRequest request;
+  request.set_name(name);
+  request.set_desired(desired);
+  return Change(std::move(request));
+}
+
+absl::StatusOr<v1::Job> SchedulerClient::Scale(const std::string& name, uint32_t workers) {
+  v1::UpdateJobRequest request;
+  request.set_name(name);
+  request.set_workers(workers);
+  return Change(std::move(request));
+}
+
+absl::Status SchedulerClient::DrainWorker(const std::string& name, uint64_t worker) {
+  v1::DrainWorkerRequest request;
+  request.set_name(name);
+  request.set_worker_nonce(worker);
+  return Call(&v1::Scheduler::Stub::DrainWorker, "DrainWorker", std::move(request)).status();
+}
+
+absl::Status SchedulerClient::DrainServer() {
+  return Call(&v1::Scheduler::Stub::DrainServer, "DrainServer", v1::DrainServerRequest()).status();
 }
 
 absl::StatusOr<v1::Job> SchedulerClient::Checkpoint(const std::string& name) {

@@ -34,6 +34,11 @@ class SchedulerClient {
   absl::StatusOr<v1::Job> Get(const std::string& name);
   // Sets what is wanted of a job; reads it again and repeats when somebody else changed it.
   absl::StatusOr<v1::Job> Update(const std::string& name, v1::Desired desired);
+  // As Update, for the number of workers that compute the job.
+  absl::StatusOr<v1::Job> Scale(const std::string& name, uint32_t workers);
+  absl::Status DrainWorker(const std::string& name, uint64_t worker);
+  // Has this server end, which need not be the lead.
+  absl::Status DrainServer();
   // Wants a checkpoint; the job says which one (checkpoint_wanted).
   absl::StatusOr<v1::Job> Checkpoint(const std::string& name);
   absl::Status Remove(const std::string& name);
@@ -53,6 +58,8 @@ class SchedulerClient {
   absl::StatusOr<Reply> Call(grpc::Status (v1::Scheduler::Stub::*rpc)(grpc::ClientContext*,
                                                                       const Request&, Reply*),
                              absl::string_view name, Request request);
+  // Fills in the generation of the job; reads it again and repeats when somebody else changed it.
+  absl::StatusOr<v1::Job> Change(v1::UpdateJobRequest request);
   std::shared_ptr<v1::Scheduler::Stub> stub() EPS_EXCLUDES(mu_);
   // Connects again, unless another thread has replaced `failed` already.
   void Replace(const std::shared_ptr<v1::Scheduler::Stub>& failed) EPS_EXCLUDES(mu_);

@@ -11,6 +11,7 @@
 #include "base/job/evaluation/evaluation_metrics.h"
 #include "base/job/models/model_family.h"
 #include "base/log.h"
+#include "base/machine/host_name.h"
 #include "base/machine/machine_limits.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
@@ -210,6 +211,7 @@ class Worker {
           std::chrono::milliseconds(has_limit ? config.join_timeout_ms : 0), interrupted_));
       const absl::Status status = TrainUntilFenced();
       metrics_->OnLeft();
+      if (status.ok() && drained_) return status;
       if (status.ok() && config.stay) {
         done_ = job_;
         continue;
@@ -236,7 +238,8 @@ class Worker {
   absl::Status OpenBatches(const JobSpec& spec);
   // Joins with a new client, which has no residuals and nothing to push, and trains with it.
   absl::Status TrainUntilFenced();
-  // Gives back the leases after step `finished` of `steps`; returns Cancelled.
+  // Gives back the leases after step `finished` of `steps`, as the lead wishes or because of an
+  // interrupt; returns Aborted if the worker shall join again, and Cancelled after an interrupt.
   absl::Status Drain(ParameterClient* client, uint64_t finished, uint64_t steps);
 
   const WorkerOptions& options_;
@@ -248,6 +251,7 @@ class Worker {
   JobId job_{0};             // of the last Join
   JobId done_{0};            // the last job that came to its end
   Term term_;                // of the last Join
+  bool drained_ = false;     // the lead has asked this worker to end
   int fruitless_joins_ = 0;  // joins in term_ since the last step that this worker completed
   std::shared_ptr<const SampleSource> data_;
   std::unique_ptr<BatchSource> batches_;
@@ -275,14 +279,26 @@ absl::Status Worker::Drain(ParameterClient* client, uint64_t finished, uint64_t 
   // Everything of the step is counted. Without a Leave, the leases end a little later.
   const absl::Status left = client->Leave();
   if (!left.ok()) EPS_LOG_WARN("the leases are not given back: " << left.message());
+  if (client->wish() == WorkerWish::kRejoin && !interrupted_()) {
+    fruitless_joins_ = 0;
+    return absl::AbortedError("the lead deals the parts to other workers");
+  }
   EPS_LOG_INFO("drained after step " << finished << " of " << steps);
+  drained_ = client->wish() == WorkerWish::kEnd;
+  if (drained_) return absl::OkStatus();
   return absl::CancelledError(absl::StrCat("interrupted after step ", finished, " of ", steps));
 }
 
 absl::Status Worker::TrainUntilFenced() {
   std::unique_ptr<StageRuntime> runtime;  // outlives the client, which reads gradients in it
   EPS_ASSIGN_OR_RETURN(const auto client, ConnectTo(options_, interrupted_, &account_));
-  EPS_ASSIGN_OR_RETURN(const JoinedJob job, client->Join(join_));
+  const absl::StatusOr<JoinedJob> joined = client->Join(join_);
+  if (absl::IsCancelled(joined.status()) && client->wish() == WorkerWish::kEnd) {
+    drained_ = true;  // as a standby
+    return absl::OkStatus();
+  }
+  EPS_RETURN_IF_ERROR(joined.status());
+  const JoinedJob& job = *joined;
   if (job.spec.id() != job_) {
     job_ = job.spec.id();
     term_ = Term(0);
@@ -313,9 +329,10 @@ absl::Status Worker::TrainUntilFenced() {
   uint64_t finished = job.next_step.value() - 1;
   bool stopped = false;
   // After the last step only its completion is outstanding; an interrupt does not cut that off.
+  const auto leaves = [&] { return interrupted_() || client->wish() != WorkerWish::kNone; };
   const auto stop = [&] {
     if (finished >= job.next_step.value()) fruitless_joins_ = 0;  // and all of it is counted
-    stopped = finished < job.spec.training.steps && interrupted_() && !client->HandOver();
+    stopped = finished < job.spec.training.steps && leaves() && !client->HandOver();
     return stopped;
   };
   const absl::Status status =
@@ -326,7 +343,7 @@ absl::Status Worker::TrainUntilFenced() {
         report_->Add(step, loss, timing, stats, device, account_);
         metrics_->OnStep(step, loss, timing, stats, device, account_);
       });
-  stopped = stopped || (absl::IsCancelled(status) && interrupted_());  // in BeginStep
+  stopped = stopped || (absl::IsCancelled(status) && leaves());  // in BeginStep
   if (!stopped) EPS_RETURN_IF_ERROR(status);
   if (stopped) return Drain(client.get(), finished, job.spec.training.steps);
   // The job is done, so nobody misses the leases if the servers are gone already.
@@ -343,6 +360,7 @@ absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>
   JoinOptions join;
   join.rank = static_cast<uint32_t>(options.config.worker.rank);
   join.count = static_cast<uint32_t>(options.config.worker.count);
+  join.host = HostName();
   EPS_ASSIGN_OR_RETURN(join.compute_profile, TorchComputeProfile(RuntimeOptionsOf(options)));
   EPS_ASSIGN_OR_RETURN(auto report, Report::Open(options.report_path));
   WorkerMetrics metrics;

@@ -16,6 +16,7 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/folder.h"
+#include "base/machine/host_name.h"
 
 namespace eps {
 namespace {
@@ -27,9 +28,7 @@ std::string OwnerText() {
   std::string command = "unknown";
   const absl::StatusOr<std::string> words = ReadTextFile("/proc/self/cmdline");
   if (words.ok()) command = absl::StrReplaceAll(*words, {{std::string(1, '\0'), " "}});
-  char host[256] = "unknown";
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat("process ", getpid(), " on ", host, ", started ",
+  return absl::StrCat("process ", getpid(), " on ", HostName(), ", started ",
                       absl::FormatTime("%Y-%m-%d %H:%M:%S UTC", absl::Now(), absl::UTCTimeZone()),
                       ": ", absl::StripSuffix(command, " "));
 }

@@ -250,8 +250,9 @@ absl::Status JobDriver::OnBorder() {
   const bool saves = is_last || stopping_ || ends || gate_.Saves(step_);
   if (saves) {
     EPS_RETURN_IF_ERROR(host_->BeforeCheckpoint());
-    EPS_RETURN_IF_ERROR(
-        AwaitRoom([this] { return output_.WriteCheckpoint(step_, client_.get()); }));
+    EPS_RETURN_IF_ERROR(AwaitRoom([this] {
+      return output_.WriteCheckpoint(step_, client_.get(), [this] { return ConfirmSave(); });
+    }));
   }
   if (ends) {
     ended_early_ = true;
@@ -265,6 +266,11 @@ absl::Status JobDriver::OnBorder() {
     host_->OnCheckpoint(output_.last_checkpoint(), step_);
   }
   return absl::OkStatus();
+}
+
+// Nobody else can drive a job that is not on the board of jobs.
+absl::Status JobDriver::ConfirmSave() {
+  return job_.lease.exists() ? gate_.Confirm(step_, client_.get()) : absl::OkStatus();
 }
 
 bool JobDriver::EndsEarly() const {

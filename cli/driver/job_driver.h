@@ -111,6 +111,8 @@ class JobDriver {
   absl::Status OnEvaluation(const v1::StepRecord& record);
   absl::Status OnBorder();
   absl::Status SetGate(uint64_t border);
+  // Returns whether a checkpoint that is complete may get its name.
+  absl::Status ConfirmSave();
   // Returns whether an evaluation ends the run at the last completed step.
   bool EndsEarly() const;
   // Repeats `write` while the disk of the output folder is full.

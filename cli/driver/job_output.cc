@@ -101,7 +101,8 @@ absl::Status JobOutput::Add(const v1::StepRecord& record) {
   return absl::OkStatus();
 }
 
-absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
+absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client,
+                                        std::function<absl::Status()> confirm) {
   const std::string& out = job_->out();
   if (out.empty()) return absl::OkStatus();
   EPS_RETURN_IF_ERROR(metrics_->Flush());
@@ -115,7 +116,10 @@ absl::Status JobOutput::WriteCheckpoint(uint64_t step, ControlClient* client) {
   if (const std::string profiles = ComputeProfiles(client); !profiles.empty()) {
     files[kProfilesFile] = profiles;
   }
-  EPS_RETURN_IF_ERROR(writer->Commit(border, files));
+  CheckpointOrigin origin;
+  origin.driver = job_->lease;
+  origin.confirm = std::move(confirm);
+  EPS_RETURN_IF_ERROR(writer->Commit(border, files, origin));
   last_checkpoint_ = writer->folder();
   Print(absl::StrCat("checkpoint: ", last_checkpoint_, "\n"));
   UpdateBest(step);  // a run that goes on from an earlier border may have evaluated this one

@@ -2,6 +2,7 @@
 #define EPS_CLI_DRIVER_JOB_OUTPUT_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -36,9 +37,11 @@ class JobOutput {
   // Adds a record to the logs. A failure of the TensorBoard log ends that log, not the run.
   absl::Status Add(const v1::StepRecord& record);
   // Exports the servers' state at the border of `step` into a checkpoint and removes checkpoints
-  // beyond checkpoint.save_total_limit. REQUIRES that the servers wait at that border. If the disk
-  // is full, ResourceExhausted: nothing is lost, and the call may be repeated.
-  absl::Status WriteCheckpoint(uint64_t step, ControlClient* client);
+  // beyond checkpoint.save_total_limit. Calls `confirm` before the checkpoint gets its name; an
+  // error leaves none. REQUIRES that the servers wait at that border. If the disk is full,
+  // ResourceExhausted: nothing is lost, and the call may be repeated.
+  absl::Status WriteCheckpoint(uint64_t step, ControlClient* client,
+                               std::function<absl::Status()> confirm);
   // Writes trainer_state.json, as Trainer.save_state does. It includes the evaluation after the
   // last step, which the last checkpoint cannot contain.
   absl::Status WriteTrainerState(uint64_t step) const;

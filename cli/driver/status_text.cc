@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "base/text.h"
 #include "wire/job_state_names.h"
 
@@ -47,6 +48,13 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
                           FormatCount(status.parameters()), status.chunks(),
                           status.joined_workers());
   }
+  for (const v1::WorkerStatus& worker : status.workers()) {
+    absl::StrAppendFormat(&text, "  worker %016x%s%s: %s\n", worker.worker_nonce(),
+                          worker.host().empty() ? "" : " on ", worker.host(),
+                          worker.parts().empty()
+                              ? "waits for parts"
+                              : absl::StrCat("parts ", absl::StrJoin(worker.parts(), ",")));
+  }
   const uint64_t limit = status.memory_limit_bytes();
   absl::StrAppend(
       &text, "  memory (limit ",
@@ -87,6 +95,13 @@ nlohmann::ordered_json StatusJson(const std::string& address, const v1::StatusRe
   json["chunks"] = status.chunks();
   json["parameters"] = status.parameters();
   json["joined_workers"] = status.joined_workers();
+  json["workers"] = nlohmann::ordered_json::array();
+  for (const v1::WorkerStatus& worker : status.workers()) {
+    json["workers"].push_back(
+        {{"worker", absl::StrFormat("%016x", worker.worker_nonce())},
+         {"host", worker.host()},
+         {"parts", std::vector<uint32_t>(worker.parts().begin(), worker.parts().end())}});
+  }
   json["gates"] = nlohmann::ordered_json::object();
   for (const v1::HeldGate& gate : status.gates()) json["gates"][gate.holder()] = gate.step();
   json["draining"] = std::vector<uint32_t>(status.draining().begin(), status.draining().end());

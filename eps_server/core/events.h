@@ -15,6 +15,7 @@
 #include "base/exit_code.h"
 #include "base/ids.h"
 #include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_standing.h"
 #include "base/numerics/loss_scale.h"
 #include "base/numerics/reduction_tree.h"
 #include "compression/codec.h"
@@ -94,6 +95,16 @@ struct NewDriver {
 // At the lead, after every shard has the driver: it begins the import of a job that is not open.
 // Whatever was imported before is forgotten, also by a driver with the same lease.
 struct RestartImport {};
+// At the lead: how the job stands on the board of jobs. A driver's gate ends with its lease, and a
+// job that is held trains no further. Comes before the gates of a driver that has a new lease.
+struct Standing {
+  JobStanding standing = JobStanding::kOffTheBoard;
+  uint32_t workers = 0;  // that shall compute the job; 0: each takes what it asks for
+};
+// At the lead: a worker shall finish its step, give back its parts and end.
+struct DrainWorker {
+  uint64_t nonce = 0;
+};
 // ImportState: sets all chunks of this shard to the initial values of the spec.
 struct ImportInitialize {
   StreamId stream;
@@ -143,13 +154,15 @@ struct Watch {
   uint64_t until_evaluation = 0;
 };
 // Withholds the steps after `step` for a holder; nullopt lifts the holder's gate. A gate that
-// lapses ends CoreLimits::gate_timeout_ms after the last such event of its holder.
+// lapses ends CoreLimits::gate_timeout_ms after the last such event of its holder. A driver's gate
+// ends with its lease, unless it outlives the driver.
 struct Gate {
   StreamId stream;
   std::string holder;
   std::optional<uint64_t> step;
   bool lapses = false;
   DriverLease lease = {};
+  bool outlives_driver = false;
 };
 // The process is asked to end. effect::Drained says when it can end without a loss.
 struct Drain {};
@@ -178,11 +191,11 @@ struct Timer {
 using Event =
     std::variant<event::Opened, event::StreamClosed, event::Join, event::Beat, event::BeginStep,
                  event::Fetch, event::FetchDrained, event::PushOffered, event::PushReceived,
-                 event::PushInvalid, event::NewDriver, event::RestartImport,
-                 event::ImportInitialize, event::ImportChunk, event::ImportResidual,
-                 event::ImportFinish, event::Export, event::ExportDrained, event::Watch,
-                 event::Gate, event::Drain, event::OpDone, event::FromShard, event::LinkUp,
-                 event::LinkDown, event::Timer>;
+                 event::PushInvalid, event::NewDriver, event::RestartImport, event::Standing,
+                 event::DrainWorker, event::ImportInitialize, event::ImportChunk,
+                 event::ImportResidual, event::ImportFinish, event::Export, event::ExportDrained,
+                 event::Watch, event::Gate, event::Drain, event::OpDone, event::FromShard,
+                 event::LinkUp, event::LinkDown, event::Timer>;
 
 // The outputs. A shell carries them out in order and decides nothing.
 namespace effect {

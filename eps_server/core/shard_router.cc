@@ -157,6 +157,15 @@ void ShardRouter::On(const event::RestartImport& e) {
   lead_->On(e);
 }
 
+void ShardRouter::On(const event::Standing& e) {
+  if (gates_ != nullptr) gates_->On(e);
+  if (leases_ != nullptr) leases_->On(e);
+}
+
+void ShardRouter::On(const event::DrainWorker& e) {
+  if (leases_ != nullptr) leases_->On(e);
+}
+
 void ShardRouter::On(const event::Gate& e) {
   if (gates_ != nullptr) return gates_->On(e);
   Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Gate: ")});

@@ -85,6 +85,8 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const event::PushInvalid& e) { push_.On(e); }
   void On(const event::NewDriver& e);
   void On(const event::RestartImport& e);
+  void On(const event::Standing& e);
+  void On(const event::DrainWorker& e);
   void On(const event::ImportInitialize& e) { transfer_.On(e); }
   void On(const event::ImportChunk& e) { transfer_.On(e); }
   void On(const event::ImportResidual& e) { transfer_.On(e); }

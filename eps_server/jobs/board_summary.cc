@@ -23,6 +23,22 @@ BoardCounts JobBoard::Counts() const {
   return counts;
 }
 
+std::vector<BoardJob> JobBoard::Standings() const {
+  std::vector<BoardJob> standings;
+  for (const auto& entry : jobs_) {
+    const v1::Job& job = entry.second.record.job;
+    if (job.driver().generation() == 0) continue;
+    JobStanding standing = JobStanding::kHeld;
+    if (!job.driver().driver_nonce().empty())
+      standing = JobStanding::kDriven;
+    else if (WaitsForDriver(job))
+      standing = JobStanding::kUndriven;
+    standings.push_back(
+        {job.job_id(), {head_.board, job.driver().generation()}, standing, job.workers_wanted()});
+  }
+  return standings;
+}
+
 std::vector<v1::LeftJob> JobBoard::LeftJobs() const {
   std::map<uint64_t, v1::LeftJob> left;
   for (const uint64_t id : head_.removed) left[id].set_job_id(id);

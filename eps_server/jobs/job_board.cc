@@ -25,11 +25,6 @@ std::string HolderText(const v1::Job& job) {
                       " has it (lease generation ", job.driver().generation(), ")");
 }
 
-absl::Status NoSuchJob(const std::string& name) {
-  return absl::NotFoundError(
-      absl::StrCat("no job ", name, " is on the board; `eps job ls` lists them"));
-}
-
 absl::Status HasEndedError(const v1::Job& job) {
   return absl::FailedPreconditionError(absl::StrCat("job ", job.name(), " has ended: it is ",
                                                     PhaseName(job.phase()), " with exit code ",
@@ -187,7 +182,10 @@ absl::StatusOr<BoardPlan> JobBoard::Update(const v1::UpdateJobRequest& request) 
     return absl::FailedPreconditionError(
         absl::StrCat("job ", old.name(), " is being cancelled, and that is for ever"));
   }
-  if (!again && request.desired() == old.desired()) return Unchanged(found->second);
+  const bool keeps =
+      request.desired() == v1::DESIRED_UNSPECIFIED || request.desired() == old.desired();
+  const bool scales = request.has_workers() && request.workers() != old.workers_wanted();
+  if (!again && keeps && !scales) return Unchanged(found->second);
   if (request.expected_generation() != old.generation()) {
     return absl::AbortedError(absl::StrCat("job ", old.name(), " has generation ", old.generation(),
                                            ", not ", request.expected_generation(),
@@ -199,7 +197,8 @@ absl::StatusOr<BoardPlan> JobBoard::Update(const v1::UpdateJobRequest& request) 
   }
   BoardRecord record = found->second.record;
   record.job.set_generation(old.generation() + 1);
-  record.job.set_desired(request.desired());
+  if (request.desired() != v1::DESIRED_UNSPECIFIED) record.job.set_desired(request.desired());
+  if (request.has_workers()) record.job.set_workers_wanted(request.workers());
   if (again) {
     record.job.set_phase(v1::JOB_PHASE_QUEUED);
     record.job.clear_result();

@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/job/drivers/job_standing.h"
 #include "eps/v1/scheduler.pb.h"
 #include "eps/v1/shard.pb.h"
 
@@ -101,6 +102,8 @@ class JobBoard {
   // Returns the jobs of Control that have ended here or were removed: servers may let them go.
   std::vector<v1::LeftJob> LeftJobs() const;
   BoardCounts Counts() const;
+  // Returns how each job that had a driver stands.
+  std::vector<BoardJob> Standings() const;
   // Returns whether a driver has a lease.
   bool has_leases() const;
   const BoardHead& head() const { return head_; }

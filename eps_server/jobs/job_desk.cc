@@ -155,11 +155,14 @@ absl::StatusOr<v1::Job> JobDesk::Apply(const MakePlan& make) {
 
 void JobDesk::Commit(const BoardPlan& plan) {
   board_->Commit(plan, environment_.now_ms());
-  if (plan.durable) Summarize();
+  if (!plan.durable) return;
+  Summarize();
+  if (environment_.changed) environment_.changed();
 }
 
 void JobDesk::Summarize() {
-  Summary summary = {board_->LeftJobs(), board_->Counts()};
+  Summary summary = {board_->LeftJobs(), board_->Counts(), board_->Standings(),
+                     board_->head().revision};
   MutexLock lock(&summary_mu_);
   summary_ = std::move(summary);
 }
@@ -167,6 +170,21 @@ void JobDesk::Summarize() {
 std::vector<v1::LeftJob> JobDesk::LeftJobs() const {
   MutexLock lock(&summary_mu_);
   return summary_.left;
+}
+
+BoardJob JobDesk::Find(JobId id, const DriverLease& lease) const {
+  MutexLock lock(&summary_mu_);
+  // Jobs of equal configurations have one id: the one that had a driver last counts.
+  const BoardJob* found = nullptr;
+  for (const BoardJob& job : summary_.standings) {
+    const bool later = lease.IsBefore(job.lease) && JobId(job.job_id) == id;
+    if (job.lease != lease && !later) continue;
+    if (found == nullptr || found->lease.IsBefore(job.lease)) found = &job;
+  }
+  if (found != nullptr) return *found;
+  // Somebody has removed the job after its end.
+  const bool was_there = lease.board == board_name_ && lease.generation <= summary_.revision;
+  return {id.value(), lease, was_there ? JobStanding::kHeld : JobStanding::kOffTheBoard};
 }
 
 BoardCounts JobDesk::Counts() const {

@@ -13,6 +13,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/executor.h"
+#include "base/ids.h"
+#include "base/job/drivers/job_standing.h"
 #include "base/mutex.h"
 #include "eps/v1/scheduler.pb.h"
 #include "eps_server/jobs/board_store.h"
@@ -47,6 +49,7 @@ class JobDesk {
     std::function<int64_t()> now_ms;       // monotonic
     std::function<int64_t()> wall_ms;      // since 1970
     std::function<uint64_t()> random;
+    std::function<void()> changed = nullptr;  // called after each durable change; may be null
     // Uses the clocks of this machine and its source of random numbers.
     static Environment Default();
   };
@@ -84,6 +87,9 @@ class JobDesk {
   // Return JobBoard::LeftJobs and Counts as of the last change. Do not wait for the executor.
   std::vector<v1::LeftJob> LeftJobs() const EPS_EXCLUDES(summary_mu_);
   BoardCounts Counts() const EPS_EXCLUDES(summary_mu_);
+  // Returns how the job `id` stands, which was created by a driver with `lease`. That driver, or a
+  // later one of the same job, may have left it since. kOffTheBoard if the board never had it.
+  BoardJob Find(JobId id, const DriverLease& lease) const EPS_EXCLUDES(summary_mu_);
   // Returns the name of the board (DriverLeaseId.board).
   uint64_t board() const { return board_name_; }
   // Ends all watches and all later ones with `status`.
@@ -102,6 +108,8 @@ class JobDesk {
   struct Summary {
     std::vector<v1::LeftJob> left;
     BoardCounts counts;
+    std::vector<BoardJob> standings;
+    uint64_t revision = 0;
   };
   using MakePlan = std::function<absl::StatusOr<BoardPlan>(const JobBoard& board)>;
 

@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/drivers/job_standing.h"
 #include "base/testing/manual_executor.h"
 #include "eps_server/jobs/testing/board_requests.h"
 #include "gtest/gtest.h"
@@ -68,6 +69,7 @@ class JobDeskTest : public testing::Test {
     EXPECT_TRUE(claimed.ok()) << claimed.status();
     return claimed.ok() ? claimed->job() : v1::Job();
   }
+  v1::Job TheJob() { return Ask(&JobDesk::List, ListOf())->jobs(0); }
   std::shared_ptr<RecordingWatcher> Watch(uint64_t revision, const std::string& name = "") {
     const auto watcher = std::make_shared<RecordingWatcher>();
     v1::WatchJobsRequest request;
@@ -335,6 +337,40 @@ TEST(JobDesk, ServesManyThreads) {
   (*desk)->Stop(absl::UnavailableError("the end"));
   timers.Stop();
   executor.reset();
+}
+
+TEST_F(JobDeskTest, TellsHowAJobStands) {
+  ASSERT_TRUE(Submit("a").ok());
+  const DriverLease lease = {desk_->board(), Claim(1, "a").driver().generation()};
+  const auto standing = [&] { return desk_->Find(JobId(7), lease).standing; };
+  EXPECT_EQ(standing(), JobStanding::kDriven);
+  EXPECT_EQ(desk_->Find(JobId(7), {lease.board + 1, lease.generation}).standing,
+            JobStanding::kOffTheBoard);
+  Tick(JobBoard::kLeaseMs);
+  EXPECT_EQ(standing(), JobStanding::kUndriven);
+  v1::Job job = TheJob();
+  ASSERT_TRUE(Ask(&JobDesk::Update, UpdateOf(job, v1::DESIRED_PAUSE)).ok());
+  EXPECT_EQ(standing(), JobStanding::kHeld);
+  Open();
+  EXPECT_EQ(standing(), JobStanding::kHeld) << "also for the next process";
+  job = TheJob();
+  ASSERT_TRUE(Ask(&JobDesk::Update, UpdateOf(job, v1::DESIRED_CANCEL)).ok());
+  ASSERT_TRUE(Ask(&JobDesk::Remove, RemoveOf("a")).ok());
+  EXPECT_EQ(standing(), JobStanding::kHeld) << "nobody will go on with it";
+}
+
+// Two jobs of equal configurations are one job of Control.
+TEST_F(JobDeskTest, TheLastJobOfAnIdCounts) {
+  ASSERT_TRUE(Submit("a").ok());
+  ASSERT_TRUE(Submit("b").ok());
+  const v1::Job first = Claim(1, "a");
+  const DriverLease lease = {desk_->board(), first.driver().generation()};
+  ASSERT_TRUE(Ask(&JobDesk::Report, WithId(EndOf(first, 1), 7)).ok());
+  EXPECT_EQ(desk_->Find(JobId(7), lease).standing, JobStanding::kHeld);
+  const v1::Job second = Claim(2, "b");
+  EXPECT_EQ(desk_->Find(JobId(7), lease).standing, JobStanding::kHeld) << "nobody knows its id yet";
+  ASSERT_TRUE(Ask(&JobDesk::Report, WithId(ReportOf(second), 7)).ok());
+  EXPECT_EQ(desk_->Find(JobId(7), lease).standing, JobStanding::kDriven);
 }
 
 }  // namespace

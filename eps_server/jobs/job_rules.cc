@@ -18,6 +18,7 @@ namespace {
 
 constexpr size_t kMaxRequestIdBytes = 64;
 constexpr size_t kMaxHostBytes = 255;
+constexpr uint32_t kMaxWorkers = 65'536;
 constexpr size_t kNonceDigits = 32;
 constexpr size_t kMaxShownBytes = 80;  // of a line in an error
 constexpr uint32_t kCancelledCode = static_cast<uint32_t>(ExitCode::kCancelled);
@@ -144,11 +145,21 @@ absl::Status CheckSubmission(const v1::SubmitJobRequest& request) {
 absl::Status CheckUpdate(const v1::UpdateJobRequest& request) {
   EPS_RETURN_IF_ERROR(CheckRequestId(request.request_id()));
   EPS_RETURN_IF_ERROR(CheckJobName("name", request.name()));
-  if (request.desired() == v1::DESIRED_RUN || request.desired() == v1::DESIRED_PAUSE ||
+  if (request.workers() > kMaxWorkers) {
+    return Invalid("workers", absl::StrCat("at most ", kMaxWorkers),
+                   absl::StrCat(request.workers()));
+  }
+  const bool scales = request.has_workers() && request.desired() == v1::DESIRED_UNSPECIFIED;
+  if (scales || request.desired() == v1::DESIRED_RUN || request.desired() == v1::DESIRED_PAUSE ||
       request.desired() == v1::DESIRED_CANCEL) {
     return absl::OkStatus();
   }
   return Invalid("desired", "RUN, PAUSE or CANCEL", absl::StrCat(request.desired()));
+}
+
+absl::Status NoSuchJob(const std::string& name) {
+  return absl::NotFoundError(
+      absl::StrCat("no job ", name, " is on the board; `eps job ls` lists them"));
 }
 
 absl::Status CheckRemoval(const v1::RemoveJobRequest& request) {

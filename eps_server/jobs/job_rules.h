@@ -30,6 +30,9 @@ absl::Status CheckReport(const v1::ReportJobRequest& request);
 absl::Status CheckListing(const v1::ListJobsRequest& request);
 absl::Status CheckWatch(const v1::WatchJobsRequest& request);
 
+// Returns the error of a request that names a job which is not on the board.
+absl::Status NoSuchJob(const std::string& name);
+
 // Returns whether the job failed in a way after which another start may succeed.
 bool MayRunAgain(const v1::Job& job);
 // Returns whether a driver may take the job: it has not ended, RUN is wanted, and it has no driver.

@@ -185,10 +185,10 @@ grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext*,
   auto job = host_->Find(request->job_id());
   if (job.ok()) {
     const StreamId id = call->Attach(*job);
-    (*job)->Post(
-        event::Gate{id, request->holder(),
-                    request->has_step() ? std::make_optional(request->step()) : std::nullopt,
-                    request->lapses(), ToDriverLease(request->lease())});
+    (*job)->Post(event::Gate{
+        id, request->holder(),
+        request->has_step() ? std::make_optional(request->step()) : std::nullopt, request->lapses(),
+        ToDriverLease(request->lease()), request->outlives_driver()});
   } else {
     call->Fail(job.status());
   }

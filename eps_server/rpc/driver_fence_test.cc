@@ -69,6 +69,20 @@ class DriverFenceTest : public DurableServersTest {
     ASSERT_TRUE(created.ok()) << created;
     WaitFor(v1::JOB_STATE_IMPORTING);
   }
+  v1::Job TheJob() {
+    v1::ListJobsReply jobs;
+    EXPECT_TRUE(board()->ListJobs(NewContext().get(), {}, &jobs).ok());
+    return jobs.jobs(0);
+  }
+  // Waits until exactly these holders, in their order, have gates.
+  void WaitForHolders(const std::string& expected) {
+    std::string holders;
+    EXPECT_TRUE(clients_[0]->WaitForStatus([&](const v1::StatusReply& status) {
+      holders.clear();
+      for (const v1::HeldGate& gate : status.gates()) holders += gate.holder();
+      return holders == expected;
+    })) << holders;
+  }
   static void ExpectFenced(const absl::Status& status) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted) << status;
   }
@@ -170,13 +184,33 @@ TEST_F(DriverFenceTest, AJobThatEndedNeedsNoLease) {
   CreateAndWait(early_);
   for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, early_).ok());
   WaitFor(v1::JOB_STATE_RUNNING);
-  v1::ListJobsReply jobs;
-  ASSERT_TRUE(board()->ListJobs(NewContext().get(), {}, &jobs).ok());
   v1::ReportJobReply reply;
-  const auto end = WithId(EndOf(jobs.jobs(0), 0), spec_.id().value());
+  const auto end = WithId(EndOf(TheJob(), 0), spec_.id().value());
   ASSERT_TRUE(board()->ReportJob(NewContext().get(), end, &reply).ok());
   EXPECT_TRUE(Create(kNoLease).ok());
   EXPECT_TRUE(Gate(kNoLease).ok());
+}
+
+// The rules G16 and G20: what the board says reaches the job, also after a restart.
+TEST_F(DriverFenceTest, TheBoardHoldsAPausedJob) {
+  CreateAndWait(early_);
+  for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, early_).ok());
+  WaitFor(v1::JOB_STATE_RUNNING);
+  ASSERT_TRUE(Gate(early_).ok());
+  WaitForHolders("driver");
+  v1::ReportJobRequest leave = WithId(ReportOf(TheJob()), spec_.id().value());
+  leave.set_ended(true);
+  v1::ReportJobReply left;
+  ASSERT_TRUE(board()->ReportJob(NewContext().get(), leave, &left).ok());
+  WaitForHolders("");
+  ExpectFenced(Gate(early_));
+  v1::UpdateJobReply paused;
+  const auto pause = UpdateOf(TheJob(), v1::DESIRED_PAUSE);
+  ASSERT_TRUE(board()->UpdateJob(NewContext().get(), pause, &paused).ok());
+  WaitForHolders("board");
+  for (size_t i = 0; i < kServers; ++i) Start(i);
+  WaitFor(v1::JOB_STATE_RUNNING);
+  WaitForHolders("board");
 }
 
 }  // namespace

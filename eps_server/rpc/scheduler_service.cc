@@ -147,4 +147,45 @@ grpc::ServerUnaryReactor* SchedulerService::ReportJob(grpc::CallbackServerContex
   return Answer("ReportJob", *request, reply, &JobDesk::Report);
 }
 
+grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerContext*,
+                                                        const v1::DrainWorkerRequest* request,
+                                                        v1::DrainWorkerReply* reply) {
+  auto call = UnaryCall<v1::DrainWorkerReply>::New("DrainWorker", request->request_id(), reply);
+  CallLimit::Place place;
+  absl::Status status = CheckIsLead();
+  if (status.ok()) status = calls_.Take(&place);
+  if (!status.ok()) {
+    call->Fail(status);
+    return call.get();
+  }
+  v1::ListJobsRequest list;
+  list.set_request_id(request->request_id());
+  list.set_name(request->name());
+  desk_->List(list, [call, place, job = host_->job(),
+                     drain = *request](const absl::StatusOr<v1::ListJobsReply>& listed) {
+    if (!listed.ok()) return call->Fail(listed.status());
+    if (listed->jobs().empty()) return call->Fail(NoSuchJob(drain.name()));
+    if (job == nullptr || JobId(listed->jobs(0).job_id()) != job->id()) {
+      return call->Fail(absl::FailedPreconditionError(
+          absl::StrCat("DrainWorker: the servers do not run job ", drain.name(), " now")));
+    }
+    job->Post(event::DrainWorker{drain.worker_nonce()});
+    call->Succeed(v1::DrainWorkerReply());
+  });
+  return call.get();
+}
+
+grpc::ServerUnaryReactor* SchedulerService::DrainServer(grpc::CallbackServerContext*,
+                                                        const v1::DrainServerRequest* request,
+                                                        v1::DrainServerReply* reply) {
+  auto call = UnaryCall<v1::DrainServerReply>::New("DrainServer", request->request_id(), reply);
+  if (drain_ == nullptr) {
+    call->Fail(absl::UnimplementedError("DrainServer: this process cannot end its server"));
+    return call.get();
+  }
+  call->Succeed(v1::DrainServerReply());
+  drain_();
+  return call.get();
+}
+
 }  // namespace eps

@@ -179,6 +179,7 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
   driver_ = driver;
   driver_everywhere_ = !driver.exists();
   if (driver.exists()) job->Post(event::NewDriver{driver});
+  TellStanding();
   return job;
 }
 
@@ -237,7 +238,24 @@ absl::Status JobHost::TakeDriver(const DriverLease& lease) {
   driver_ = lease;
   driver_everywhere_ = false;
   job->Post(event::NewDriver{lease});
+  TellStanding();
   return absl::OkStatus();
+}
+
+void JobHost::OnBoardChanged() {
+  admission_.Post([this] { TellStanding(); });
+}
+
+void JobHost::TellStanding() {
+  const std::shared_ptr<JobShell> job = this->job();
+  if (job == nullptr || !job->is_lead() || !records_.find) return;
+  event::Standing standing;
+  if (driver_.exists()) {
+    const BoardJob found = records_.find(job->id(), driver_);
+    standing.standing = found.standing;
+    standing.workers = found.workers;
+  }
+  job->Post(standing);
 }
 
 void JobHost::Discard(const std::vector<v1::LeftJob>& left, JobId but) const {

@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_standing.h"
 #include "base/mutex.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/shard.pb.h"
@@ -48,6 +49,8 @@ struct JobRecords {
   std::function<std::vector<v1::LeftJob>()> left_jobs;
   // Returns the name of this server's board of jobs (DriverLease::board).
   std::function<uint64_t()> board;
+  // Returns the job that a driver with this lease created, as it is on that board.
+  std::function<BoardJob(JobId, const DriverLease&)> find;
 };
 
 // Owns the one job of this process. CreateJob makes it on the lead, PrepareJob on the other shards;
@@ -81,6 +84,9 @@ class JobHost {
   void CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done);
   // Prepares this server as another shard of a lead's job. Idempotent like CreateJob.
   void PrepareJob(v1::PrepareJobRequest request, Prepared done);
+
+  // Tells the job how it stands on the board of jobs, after something there has changed.
+  void OnBoardChanged();
 
   // Returns the job for a client's request, which names it by id; 0 matches any job. Returns
   // NotFound, naming the job that is here, if the id differs, and Unavailable while other shards
@@ -122,6 +128,8 @@ class JobHost {
   absl::Status CheckDriver(const JobSpec& spec, const DriverLease& lease) const;
   // Makes `lease` that of the last driver of the current job, durably, and tells the job.
   absl::Status TakeDriver(const DriverLease& lease);
+  // Tells the job how it stands on the board.
+  void TellStanding();
   // Removes the durable state of jobs that will not run again, except that of `but`.
   void Discard(const std::vector<v1::LeftJob>& left, JobId but) const;
   // Creates a job that `driver` drives and installs it. If that fails, `retired_` tracks the memory

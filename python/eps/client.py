@@ -114,6 +114,25 @@ class Client:
         """Wants the job to end, for ever."""
         return self._update(name, Desired.CANCEL)
 
+    def scale(self, name: str, workers: int) -> Job:
+        """Has that many workers compute the job; the others wait. 0: all, as they ask for parts.
+
+        Returns at once. The parts are dealt again after the step; the bits stay the same.
+        """
+        return self._update(name, workers=workers)
+
+    def drain_worker(self, name: str, worker: str) -> None:
+        """Has a worker finish its step, give back its parts and end.
+
+        `worker` is its name, as `eps status` shows it.
+        """
+        self._call(self._stub.DrainWorker, scheduler_pb2.DrainWorkerRequest(
+            name=name, worker_nonce=int(worker, 16)))
+
+    def drain_server(self) -> None:
+        """Has the first of this client's servers end as SIGTERM would."""
+        self._call(self._stub.DrainServer, scheduler_pb2.DrainServerRequest())
+
     def checkpoint(self, name: str, timeout: Optional[float] = None) -> Job:
         """Has a running job write a checkpoint after its next step, and waits for it.
 
@@ -175,12 +194,14 @@ class Client:
     def _list(self, name: str) -> Any:
         return self._call(self._stub.ListJobs, scheduler_pb2.ListJobsRequest(name=name))
 
-    def _update(self, name: str, desired: Desired) -> Job:
+    def _update(self, name: str, desired: Optional[Desired] = None,
+                workers: Optional[int] = None) -> Job:
         for _ in range(_MOST_UPDATES):
             generation = self.get(name).generation
             try:
                 return job_of(self._call(self._stub.UpdateJob, scheduler_pb2.UpdateJobRequest(
-                    name=name, expected_generation=generation, desired=desired.value)).job)
+                    name=name, expected_generation=generation, workers=workers,
+                    desired=desired.value if desired is not None else None)).job)
             except EpsError as error:
                 if error.code is not grpc.StatusCode.ABORTED:
                     raise

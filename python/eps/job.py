@@ -50,13 +50,14 @@ class Job:
     checkpoint: str  # the folder of the last checkpoint, as its driver sees it; "" if there is none
     checkpoint_step: int
     checkpoint_wanted: int  # the last wish: a checkpoint of this step or a later one; 0: none
+    workers_wanted: int  # how many workers compute it; 0: each takes the parts that it asks for
     exit_code: Optional[int]  # None until it has ended
     error: str
     driver: str  # the host of its driver; "" if it has none
     owner: str
     labels: Mapping[str, str]
     config: str
-    generation: int  # grows with each change of `desired`
+    generation: int  # grows with each change of `desired` and `workers_wanted`
     revision: int  # of the board, at the job's last durable change
     created: datetime.datetime  # by the clock of the lead
 
@@ -90,6 +91,7 @@ def job_of(message: scheduler_pb2.Job) -> Job:
         loss=message.progress.loss, checkpoint=message.progress.checkpoint,
         checkpoint_step=message.progress.checkpoint_step,
         checkpoint_wanted=message.checkpoint_wanted,
+        workers_wanted=message.workers_wanted,
         exit_code=message.result.exit_code if phase.ended else None, error=message.result.text,
         driver=message.driver.host if message.driver.driver_nonce else "", owner=message.owner,
         labels=dict(message.labels), config=message.config, generation=message.generation,

@@ -115,6 +115,10 @@ class BoardTest(unittest.TestCase):
             f.write(job_text(*self.inputs[model], **settings))
         return self.eps("submit", "-f", path, *arguments, code=code)
 
+    def lead(self):
+        """Returns the status of the lead."""
+        return json.loads(self.eps("status", "--json").splitlines()[0])
+
     def job(self, name):
         return json.loads(self.eps("job", "show", name, "--json"))
 
@@ -137,24 +141,25 @@ class BoardTest(unittest.TestCase):
         self.wait_until(lambda: self.job(name)["exit_code"] is not None, "the end of " + name)
         return self.job(name)
 
-    def check_outcome(self, name, out="jobs", model="synthetic"):
+    def check_outcome(self, name, out="jobs", model="synthetic", parts=1):
         """Compares a job that has succeeded with an undisturbed run."""
         job = self.wait_for_end(name)
         folder = os.path.join(self.folder, out, name)
         self.assertEqual((job["phase"], job["exit_code"]), ("SUCCEEDED", 0), self.said())
         self.assertEqual((job["step"], job["steps"]), (STEPS, STEPS))
         self.assertEqual(job["checkpoint"], os.path.join(folder, "checkpoint-%d" % STEPS))
-        if model not in self.undisturbed:
-            run = os.path.join(TMP, "undisturbed-" + model)
+        if (model, parts) not in self.undisturbed:
+            run = os.path.join(TMP, "undisturbed-%s-%d" % (model, parts))
             shutil.rmtree(run, ignore_errors=True)
-            settings = dict(SETTINGS, **{"worker.threads": 1, "servers.addresses": 2})
+            settings = dict(SETTINGS, **{"worker.threads": 1, "servers.addresses": 2,
+                                         "training.parts": parts})
             subprocess.run([EPS, "train", "--out=" + run, "--model=" + self.inputs[model][0],
                             "--data=" + self.inputs[model][1]] +
                            ["--%s=%s" % item for item in settings.items()], check=True,
                            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                            timeout=TIMEOUT_SECONDS)
-            BoardTest.undisturbed[model] = small_job.outcome(EPS, run, STEPS)
-        self.assertEqual(small_job.outcome(EPS, folder, STEPS), self.undisturbed[model])
+            BoardTest.undisturbed[model, parts] = small_job.outcome(EPS, run, STEPS)
+        self.assertEqual(small_job.outcome(EPS, folder, STEPS), self.undisturbed[model, parts])
         return job
 
     def test_a_submitted_job_succeeds(self):
@@ -212,6 +217,8 @@ class BoardTest(unittest.TestCase):
         self.wait_until(lambda: not os.path.exists("/proc/%d" % children["train 0"]), "the child")
         logged = len(self.metrics("killed"))
         self.assertLess(logged, STEPS)
+        # Its gate ends with its lease, and the job trains on without a driver.
+        self.wait_until(lambda: self.lead()["state"] == "done", "the last step")
         self.drive("--once")
         job = self.check_outcome("killed")
         self.assertGreater(job["lease_generation"], lease)
@@ -237,6 +244,15 @@ class BoardTest(unittest.TestCase):
         self.wait_until(lambda: time.monotonic() > time_to_claim, "two seconds")
         self.assertEqual(self.job("next")["phase"], "QUEUED")
         self.assertEqual(self.job("paused")["step"], step)
+        # Servers that were restarted know it, too, although workers wait for the next step.
+        for server in self.servers:
+            server.kill()
+            server.wait()
+        self.servers = [self.serve(i) for i in range(2)]
+        self.wait_until(lambda: self.lead()["state"] == "running" and self.lead()["workers"],
+                        "the worker")
+        self.assertEqual(list(self.lead()["gates"]), ["board"])
+        self.assertEqual(self.lead()["step"], step + 1)
         self.eps("job", "cancel", "next", "--wait")
         self.eps("job", "resume", "paused", "--wait", "--timeout=600")
         self.check_outcome("paused")
@@ -288,7 +304,12 @@ class BoardTest(unittest.TestCase):
         self.drive()
         self.work(SLOW)
         self.submit("lasting", "--label=team=a")
-        self.wait_for_step("lasting", 5)
+        self.wait_for_step("lasting", 3)
+        subprocess.run([EPS, "job", "drain-server", "--servers=" + self.addresses[1]], check=True,
+                       stdout=subprocess.DEVNULL, timeout=TIMEOUT_SECONDS)
+        self.assertEqual(self.servers[1].wait(timeout=TIMEOUT_SECONDS), TERMINATED, self.said())
+        self.servers[1] = self.serve(1)
+        self.wait_for_step("lasting", 8)
         before = self.job("lasting")
         for server in self.servers:
             server.kill()
@@ -314,6 +335,36 @@ class BoardTest(unittest.TestCase):
             self.assertEqual((job["phase"], job["exit_code"]), ("FAILED", NOT_ALLOWED))
             self.assertIn("data.path: " + data, job["error"])
             self.assertIn("--data-root", job["error"])
+
+    def parts(self):
+        """Returns how many parts each worker has, in ascending order."""
+        return sorted(len(worker["parts"]) for worker in self.lead()["workers"])
+
+    def test_workers_come_and_go(self):
+        self.drive()
+        slow = "--worker.pass_time=10ms"
+        first = self.work(slow)
+        self.submit("scaled", **{"training.parts": 4})
+        self.wait_for_step("scaled", 2)
+        self.assertEqual(self.parts(), [4])
+        self.eps("job", "scale", "scaled", "--workers=2")
+        second = self.work(slow)
+        self.wait_until(lambda: self.parts() == [2, 2], "a share for the second worker")
+        third = self.work(slow)
+        self.wait_until(lambda: self.parts() == [0, 2, 2], "a standby")
+        drained = next(worker["worker"] for worker in self.lead()["workers"] if worker["parts"])
+        self.eps("job", "drain", "scaled", "--worker=" + drained)
+        self.wait_until(lambda: self.parts() == [2, 2], "a share for the third worker")
+        self.wait_until(lambda: 0 in (first.poll(), second.poll()), "the end of a worker")
+        self.eps("job", "scale", "scaled", "--workers=1")
+        self.wait_until(lambda: self.parts() == [0, 4], "one worker for all parts")
+        self.assertEqual(self.job("scaled")["workers_wanted"], 1)
+        self.eps("job", "scale", "scaled", "--workers=2")
+        self.wait_until(lambda: self.parts() == [2, 2], "two shares")
+        third.kill()
+        self.wait_until(lambda: self.parts() == [4], "the survivor")
+        self.assertLess(self.job("scaled")["step"], STEPS)
+        self.check_outcome("scaled", parts=4)
 
     def test_a_stopped_driver_leaves_its_job(self):
         driver = self.drive()

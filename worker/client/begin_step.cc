@@ -177,7 +177,7 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     TimePoint wake = now + std::chrono::seconds(1);
     if (may_stop) {
       wake = now + kInterruptPoll;
-      if (status.ok() && now >= stop_from && core->Interrupted()) {
+      if (status.ok() && now >= stop_from && core->Leaves()) {
         status = absl::CancelledError("interrupted");
       }
     }

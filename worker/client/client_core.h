@@ -4,6 +4,7 @@
 // The state that all parts of one client share: its options, its lock, its failure and its view of
 // the job. Parts of a client call each other with `mu` held; gRPC's callbacks acquire it first.
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
@@ -94,6 +95,8 @@ struct ClientCore {
   // Returns whether the caller should give up (ClientOptions::interrupted). For that caller's
   // thread.
   bool Interrupted() const { return options.interrupted && options.interrupted(); }
+  // Returns whether the worker should give back its leases, for that reason or as the lead wishes.
+  bool Leaves() const { return wish != WorkerWish::kNone || Interrupted(); }
   // Call these when an RPC that holds pointers into the client begins and ends.
   void RpcStarted() EPS_REQUIRES(client_lock) { ++active_rpcs; }
   void RpcDone() EPS_REQUIRES(client_lock);
@@ -107,6 +110,8 @@ struct ClientCore {
                     const absl::Status& last) const;
 
   const ClientOptions options;
+  // Set by the session, and never back to kNone.
+  std::atomic<WorkerWish> wish{WorkerWish::kNone};
   const uint64_t nonce;  // identifies this process to the servers; affects no result
 
   Mutex mu;

@@ -41,6 +41,7 @@ absl::StatusOr<v1::JoinReply> JoinWhenReady(const std::shared_ptr<ClientCore>& c
   request.set_worker_rank(options.rank);
   request.set_worker_count(options.count);
   request.set_compute_profile(options.compute_profile);
+  request.set_host(options.host);
   for (int attempt = 0;; ++attempt) {
     v1::JoinReply reply;
     const absl::Status status =

@@ -66,6 +66,7 @@ class GrpcParameterClient final : public ParameterClient {
   absl::Status Flush() override;
   bool HandOver() override;
   absl::Status Leave() override;
+  WorkerWish wish() const override { return core_->wish; }
   ClientStats stats() const override {
     ClientLock lock(&core_->mu);
     return core_->stats;
@@ -182,7 +183,7 @@ absl::StatusOr<bool> GrpcParameterClient::WaitForLeases() {
   ++core_->work.waits;
   TimePoint next_log = steady_clock::now();
   while (core_->failure.ok() && session_->leases().empty() && !session_->done() &&
-         !core_->Interrupted()) {
+         core_->wish != WorkerWish::kEnd && !core_->Interrupted()) {
     if (steady_clock::now() >= next_log) {
       EPS_LOG_INFO(
           "standby: other workers hold all parts that this one wants; eps status shows "

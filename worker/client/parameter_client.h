@@ -50,8 +50,13 @@ struct ClientOptions {
 struct JoinOptions {
   uint32_t rank = 0;
   uint32_t count = 0;  // number of workers; 0 if unknown, and the lead then assigns parts
+  std::string host;    // for people
   std::string compute_profile;
 };
+
+// A wish of the lead: at its next border, or while it waits for a step, the worker gives back its
+// leases, and then joins again or ends.
+enum class WorkerWish { kNone, kRejoin, kEnd };
 
 // The result of Join: the job, this worker's parts and the next step.
 struct JoinedJob {
@@ -160,6 +165,9 @@ class ParameterClient {
   // client sends nothing more, and every other call fails. Unavailable, with the name of the lead,
   // if that takes longer than rpc_timeout: the leases then end without this worker.
   virtual absl::Status Leave() = 0;
+
+  // Returns the lead's wish. With one, BeginStep returns Cancelled, as after an interrupt.
+  virtual WorkerWish wish() const { return WorkerWish::kNone; }
 
   virtual ClientStats stats() const = 0;
 };

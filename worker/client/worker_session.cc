@@ -99,6 +99,10 @@ void WorkerSession::OnNotice(const v1::Notice& notice) {
   }
   if (notice.lease_ms() > 0) lease_ = milliseconds(notice.lease_ms());
   done_ = done_ || notice.done();
+  if (notice.wish() == v1::Notice::WISH_END) core_->wish = WorkerWish::kEnd;
+  if (notice.wish() == v1::Notice::WISH_REJOIN && core_->wish == WorkerWish::kNone) {
+    core_->wish = WorkerWish::kRejoin;
+  }
   if (leases_.empty()) leases_ = *leases;
   for (const auto& [part, generation] : leases_) {
     const auto it = leases->find(part);

@@ -114,6 +114,7 @@ nlohmann::ordered_json BoardJobJson(const v1::Job& job) {
   json["checkpoint"] = job.progress().checkpoint();
   json["checkpoint_step"] = job.progress().checkpoint_step();
   json["checkpoint_wanted"] = job.checkpoint_wanted();
+  json["workers_wanted"] = job.workers_wanted();
   const bool ended = HasEnded(job.phase());
   json["exit_code"] = ended ? nlohmann::ordered_json(job.result().exit_code()) : nullptr;
   json["error"] = job.result().text();
@@ -141,6 +142,7 @@ std::string BoardJobText(const v1::Job& job) {
   add("step:", StepText(job.progress()));
   if (job.progress().step() > 0) add("loss:", absl::StrFormat("%.4f", job.progress().loss()));
   add("checkpoint:", job.progress().checkpoint());
+  if (job.workers_wanted() > 0) add("workers:", absl::StrCat("at most ", job.workers_wanted()));
   if (HasEnded(job.phase())) add("exit code:", absl::StrCat(job.result().exit_code()));
   add("error:", job.result().text());
   const bool driven = !job.driver().driver_nonce().empty();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/config/app_arguments.h"
 #include "base/status_macros.h"
@@ -27,6 +28,8 @@ struct JobArguments {
   bool json = false;
   bool wait = false;
   uint64_t timeout = 0;  // seconds
+  uint32_t workers = 0;
+  std::string worker;
 };
 
 void PrintLine(const std::string& text) {
@@ -183,6 +186,38 @@ absl::Status SaveNamed(const JobArguments& given) {
   return given.wait && !saved(job) ? EndOfBoardJob(job) : absl::OkStatus();
 }
 
+absl::Status ScaleNamed(const JobArguments& given) {
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
+  EPS_RETURN_IF_ERROR(FindOnBoard(board.get(), given.name).status());
+  EPS_ASSIGN_OR_RETURN(const v1::Job job, board->Scale(given.name, given.workers));
+  if (given.json) {
+    ShowJob(job, /*json=*/true);
+  } else {
+    PrintLine(BoardJobLine(job));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status DrainNamed(const JobArguments& given) {
+  uint64_t worker = 0;
+  if (!absl::SimpleHexAtoi(given.worker, &worker) || worker == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--worker: expected the name of a worker, as eps status shows it, found ", given.worker));
+  }
+  EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
+  EPS_RETURN_IF_ERROR(FindOnBoard(board.get(), given.name).status());
+  EPS_RETURN_IF_ERROR(board->DrainWorker(given.name, worker));
+  PrintLine(absl::StrCat("worker ", given.worker, " ends after its step"));
+  return absl::OkStatus();
+}
+
+absl::Status DrainServer(const JobArguments& given) {
+  EPS_ASSIGN_OR_RETURN(const auto server, ConnectToBoard(given.board));
+  EPS_RETURN_IF_ERROR(server->DrainServer());
+  PrintLine(absl::StrCat("server ", server->lead(), " drains and ends"));
+  return absl::OkStatus();
+}
+
 absl::Status RemoveNamed(const JobArguments& given) {
   EPS_ASSIGN_OR_RETURN(const auto board, ConnectToBoard(given.board));
   EPS_ASSIGN_OR_RETURN(const v1::Job job, FindOnBoard(board.get(), given.name));
@@ -211,12 +246,20 @@ absl::Status RunJob(const std::vector<std::string>& arguments) {
   CLI::App* const cancel = app.add_subcommand("cancel", "end a job for ever");
   CLI::App* const checkpoint =
       app.add_subcommand("checkpoint", "have a running job write a checkpoint after its next step");
+  CLI::App* const scale =
+      app.add_subcommand("scale", "deal the parts of a job to another number of workers");
+  CLI::App* const drain =
+      app.add_subcommand("drain", "have a worker finish its step, give back its parts and end");
+  CLI::App* const drain_server = app.add_subcommand(
+      "drain-server",
+      "have the first of --servers end as SIGTERM would, with a cut if it is durable");
   CLI::App* const rm = app.add_subcommand("rm", "take a job that has ended off the board");
-  for (CLI::App* const command : {ls, show, watch, pause, resume, cancel, checkpoint, rm}) {
+  for (CLI::App* const command :
+       {ls, show, watch, pause, resume, cancel, checkpoint, scale, drain, drain_server, rm}) {
     AddBoardOptions(command, &given.board);
     command->add_flag("--json", given.json, "print JSON");
   }
-  for (CLI::App* const command : {show, pause, resume, cancel, checkpoint, rm}) {
+  for (CLI::App* const command : {show, pause, resume, cancel, checkpoint, scale, drain, rm}) {
     command->add_option("NAME", given.name, "the job")->required();
   }
   watch->add_option("NAME", given.name, "the job (default: all)");
@@ -224,6 +267,12 @@ absl::Status RunJob(const std::vector<std::string>& arguments) {
     command->add_flag("--wait", given.wait, "return once it is so");
     command->add_option("--timeout", given.timeout, "seconds to wait (default: no limit)");
   }
+  scale
+      ->add_option(
+          "--workers", given.workers,
+          "how many workers compute the job; the others wait; 0: all as they ask for parts")
+      ->required();
+  drain->add_option("--worker", given.worker, "the worker, as eps status names it")->required();
   EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
   if (!help.empty()) {
     std::fputs(help.c_str(), stdout);
@@ -236,6 +285,9 @@ absl::Status RunJob(const std::vector<std::string>& arguments) {
   if (checkpoint->parsed()) return SaveNamed(given);
   if (resume->parsed()) return SetDesired(given, v1::DESIRED_RUN, v1::JOB_PHASE_RUNNING);
   if (cancel->parsed()) return SetDesired(given, v1::DESIRED_CANCEL, v1::JOB_PHASE_CANCELLED);
+  if (scale->parsed()) return ScaleNamed(given);
+  if (drain->parsed()) return DrainNamed(given);
+  if (drain_server->parsed()) return DrainServer(given);
   return RemoveNamed(given);
 }
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "base/checksum.h"
 #include "base/exit_code.h"
+#include "base/machine/host_name.h"
 #include "base/status_macros.h"
 #include "cli/driver/progress.h"
 #include "cli/driver/report/tensorboard.pb.h"
@@ -99,12 +100,6 @@ absl::StatusOr<uint64_t> NameSeconds(const std::string& folder) {
   }
   if (error) return IoError(absl::StrCat("cannot list ", folder, ": ", error.message()));
   return seconds;
-}
-
-std::string HostName() {
-  char name[256] = {};
-  if (gethostname(name, sizeof(name) - 1) != 0 || name[0] == '\0') return "localhost";
-  return name;
 }
 
 }  // namespace

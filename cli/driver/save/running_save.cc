@@ -162,7 +162,7 @@ absl::StatusOr<std::string> SaveRunningJob(const RunningSave& save) {
   EPS_RETURN_IF_ERROR(gate.Lift());
   head.border.id = {Step(border.step), Term(border.term)};
   EPS_ASSIGN_OR_RETURN(const SmallFiles files, FilesOf(head));
-  EPS_RETURN_IF_ERROR(writer->Commit(border, files, head.servers));
+  EPS_RETURN_IF_ERROR(writer->Commit(border, files, {head.servers}));
   return writer->folder();
 }
 

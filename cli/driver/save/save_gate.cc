@@ -27,12 +27,17 @@ bool SaveGate::Decides(uint64_t step) const {
   return borders_.decide_every > 0 && step > 1 && (step - 1) % borders_.decide_every == 0;
 }
 
+absl::StatusOr<uint64_t> SaveGate::Ask(std::optional<uint64_t> border,
+                                       ControlClient* client) const {
+  return client->Gate(border, /*outlives_driver=*/borders_.decide_every > 0);
+}
+
 absl::Status SaveGate::SetAfter(uint64_t step, uint64_t known, ControlClient* client) {
   uint64_t decided = std::min(step, known);
   border_ = Next(step, decided);
   while (true) {
     const auto gate = border_ == 0 ? std::nullopt : std::make_optional(border_);
-    EPS_ASSIGN_OR_RETURN(const uint64_t first, client->Gate(gate));
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, Ask(gate, client));
     if (border_ == 0 || first <= border_) return absl::OkStatus();
     // The servers name the border after a step that is open, although no worker begins the step
     // after a decision before this gate (BeginStepRequest.awaits_driver): the job stays there.
@@ -45,7 +50,7 @@ absl::Status SaveGate::SetAfter(uint64_t step, uint64_t known, ControlClient* cl
 absl::Status SaveGate::SetFrom(uint64_t step, ControlClient* client) {
   border_ = step;
   while (true) {
-    EPS_ASSIGN_OR_RETURN(const uint64_t first, client->Gate(border_));
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, Ask(border_, client));
     if (first <= border_) return absl::OkStatus();
     border_ = first;
   }
@@ -56,7 +61,7 @@ absl::Status SaveGate::SaveFrom(uint64_t step, ControlClient* client) {
   border_ = step;
   // A gate after the one that is due would let the job pass that border, even for a moment.
   while (due == 0 || border_ < due) {
-    EPS_ASSIGN_OR_RETURN(const uint64_t first, client->Gate(border_));
+    EPS_ASSIGN_OR_RETURN(const uint64_t first, Ask(border_, client));
     if (first <= border_) break;
     border_ = first;
   }
@@ -65,9 +70,15 @@ absl::Status SaveGate::SaveFrom(uint64_t step, ControlClient* client) {
   return absl::OkStatus();
 }
 
+absl::Status SaveGate::Confirm(uint64_t step, ControlClient* client) const {
+  // No gate holds a job that is done, and one would keep servers that drain.
+  const auto border = step < borders_.last ? std::make_optional(step) : std::nullopt;
+  return Ask(border, client).status();
+}
+
 absl::Status SaveGate::Hold(uint64_t step, ControlClient* client) {
   border_ = step;
-  return client->Gate(border_).status();
+  return Ask(border_, client).status();
 }
 
 }  // namespace eps

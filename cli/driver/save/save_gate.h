@@ -2,8 +2,10 @@
 #define EPS_CLI_DRIVER_SAVE_SAVE_GATE_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "wire/control_client.h"
 
 namespace eps {
@@ -38,6 +40,11 @@ class SaveGate {
   // Sets the gate at the border at which the job stands, while nobody has begun the step after it.
   absl::Status Hold(uint64_t step, ControlClient* client);
 
+  // Sets the gate at the border of `step` again, at which the job stands: the lead answers only a
+  // driver that still has the job (docs/protocol.md, "Drivers", D7). Aborted if it has not. Other
+  // errors are those of ControlClient::Gate.
+  absl::Status Confirm(uint64_t step, ControlClient* client) const;
+
   // The border of the gate; 0 if there is none.
   uint64_t border() const { return border_; }
   // Whether a checkpoint is due at a border before the last one.
@@ -48,6 +55,7 @@ class SaveGate {
   uint64_t requested() const { return requested_; }
 
  private:
+  absl::StatusOr<uint64_t> Ask(std::optional<uint64_t> border, ControlClient* client) const;
   // Whether the driver decides at a border before the last one whether the run ends there.
   bool Decides(uint64_t step) const;
   // Returns the first border with a checkpoint after `saved`, or with a decision after `decided`; 0

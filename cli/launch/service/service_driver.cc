@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/exit_code.h"
+#include "base/machine/host_name.h"
 #include "base/status_macros.h"
 #include "checkpoint/guard/folder_lock.h"
 #include "cli/launch/interrupt.h"
@@ -33,11 +34,7 @@ void Say(const std::string& text) {
   std::fflush(stdout);
 }
 
-std::string HostName() {
-  char name[256] = "unknown";
-  gethostname(name, sizeof(name) - 1);
-  return absl::StrCat(name, ":", getpid());
-}
+std::string ProcessName() { return absl::StrCat(HostName(), ":", getpid()); }
 
 // Sleeps unless this process is interrupted.
 void Pause(std::chrono::milliseconds pause) {
@@ -111,7 +108,7 @@ absl::StatusOr<std::optional<JobLease>> ServiceDriver::Claim() {
   if (!name.has_value()) return std::optional<JobLease>();
   v1::ClaimJobRequest request;
   request.set_driver_nonce(nonce_);
-  request.set_host(HostName());
+  request.set_host(ProcessName());
   request.set_owner(kServiceOwner);
   request.set_name(*name);
   const Clock::time_point asked = Clock::now();

@@ -20,6 +20,8 @@ GateDesk::GateDesk(const ShardFacts* facts, const DeskQueries* queries, Outbox* 
 void GateDesk::Continue(const GateDesk& before) {
   table_ = before.table_;
   table_.ForgetAnswers();
+  standing_ = before.standing_;
+  outlives_driver_ = before.outlives_driver_;
   draining_ = before.draining_;
   gone_ = before.gone_;
   internal_event::GatesChanged changed;
@@ -32,19 +34,28 @@ void GateDesk::Continue(const GateDesk& before) {
 
 absl::Status GateDesk::Check(const event::Gate& e) const {
   if (facts_.state == v1::JOB_STATE_FAILED) return facts_.FailedStatus();
-  if (e.holder.empty() || e.holder.size() > kMaxHolderBytes || IsDrainHolder(e.holder)) {
+  if (e.holder.empty() || e.holder.size() > kMaxHolderBytes || IsDrainHolder(e.holder) ||
+      e.holder == kBoardHolder) {
     return absl::InvalidArgumentError(
         absl::StrCat("Gate: the holder has to be 1 to ", kMaxHolderBytes,
-                     " bytes that do not begin with \"drain/\", not \"",
-                     e.holder.substr(0, kMaxHolderBytes), "\""));
+                     " bytes that do not begin with \"drain/\" and are not \"", kBoardHolder,
+                     "\", found \"", e.holder.substr(0, kMaxHolderBytes), "\""));
   }
-  if (e.holder == kDriverHolder) EPS_RETURN_IF_ERROR(facts_.CheckDriver("Gate", e.lease));
+  if (e.holder == kDriverHolder) EPS_RETURN_IF_ERROR(CheckDriver(e.lease));
   const size_t others = table_.gates().size() - draining_.size();
   if (e.step.has_value() && table_.gates().count(e.holder) == 0 && others >= kMaxHolders) {
     return absl::ResourceExhaustedError(
         absl::StrCat("Gate: ", others, " holders have a gate; at most ", kMaxHolders, " may"));
   }
   return absl::OkStatus();
+}
+
+absl::Status GateDesk::CheckDriver(const DriverLease& lease) const {
+  EPS_RETURN_IF_ERROR(facts_.CheckDriver("Gate", lease));
+  const bool over = standing_ == JobStanding::kUndriven || standing_ == JobStanding::kHeld;
+  if (!lease.exists() || !over) return absl::OkStatus();
+  return absl::AbortedError(absl::StrCat("Gate: this driver's lease (generation ", lease.generation,
+                                         ") is over: stop, and write nothing more"));
 }
 
 void GateDesk::On(const event::Gate& e) {
@@ -58,10 +69,35 @@ void GateDesk::On(const event::Gate& e) {
   } else {
     table_.Set(e.holder, *e.step);
   }
+  if (e.holder == kDriverHolder) outlives_driver_ = e.outlives_driver;
   Arm();
   callers_.push_back(Caller{e.stream, e.holder, table_.revision(), facts_.now_ms, e.lapses});
   if (table_.revision() != before) return Changed();
   AnswerCallers();
+}
+
+void GateDesk::On(const event::Standing& e) {
+  if (facts_.state == v1::JOB_STATE_FAILED || e.standing == standing_) return;
+  standing_ = e.standing;
+  const uint64_t before = table_.revision();
+  if (standing_ == JobStanding::kHeld) {
+    HoldForBoard();
+  } else if (table_.gates().count(kBoardHolder) > 0) {
+    table_.Lift(kBoardHolder);
+  }
+  const bool ends = standing_ == JobStanding::kUndriven && !outlives_driver_;
+  if (ends && table_.gates().count(kDriverHolder) > 0) table_.Lift(kDriverHolder);
+  if (table_.revision() != before) return Changed();
+  LetEnd();
+}
+
+// The driver has left the job at a border of its own, or is gone for long. Before the job is open,
+// it is at a border that every shard has a cut of, and passes none.
+void GateDesk::HoldForBoard() {
+  uint64_t border = facts_.state == v1::JOB_STATE_RUNNING ? NextCutBorder() : 0;
+  const auto driver = table_.gates().find(kDriverHolder);
+  if (driver != table_.gates().end()) border = std::min(border, driver->second);
+  table_.Set(kBoardHolder, border);
 }
 
 void GateDesk::On(const event::Timer& e) {
@@ -138,11 +174,17 @@ void GateDesk::OnGateSet(ShardId from, const v1::GateSet& message) {
 
 // ---------------------------------------------------------------- servers that drain
 
-// No shard has passed a border whose decision is not made, and its cut can still be decided. All
-// servers that drain share one border: the job does not go on from the first one's without it.
+// No shard has passed a border whose decision is not made, and its cut can still be decided.
+uint64_t GateDesk::NextCutBorder() const {
+  return std::min(queries_.NextDecision(), facts_.job.spec.training.steps);
+}
+
+// All servers that drain share one border: the job does not go on from the first one's without it.
+// A job that the board holds reaches no border but the board's.
 uint64_t GateDesk::DrainBorder() const {
   if (!draining_.empty()) return table_.gates().at(DrainHolder(draining_.begin()->first));
-  return std::min(queries_.NextDecision(), facts_.job.spec.training.steps);
+  const auto held = table_.gates().find(kBoardHolder);
+  return held != table_.gates().end() ? held->second : NextCutBorder();
 }
 
 void GateDesk::On(const internal_event::ShardDrains& e) {
@@ -170,6 +212,13 @@ void GateDesk::On(const event::LinkDown& e) {
   LetEnd();
 }
 
+bool GateDesk::Reads(const std::string& holder) const {
+  if (holder == kDriverHolder) {
+    return standing_ != JobStanding::kUndriven && standing_ != JobStanding::kHeld;
+  }
+  return holder != kBoardHolder && !IsDrainHolder(holder);
+}
+
 // A server is needed until every shard has the cut of its border, and while another holder, such as
 // a driver that writes a checkpoint, may still read that border or one before it. The lead ends
 // after the others, because they wait for its word.
@@ -179,7 +228,7 @@ bool GateDesk::MayEnd(ShardId shard) const {
     return false;
   }
   for (const auto& [holder, step] : table_.gates()) {
-    if (!IsDrainHolder(holder) && step <= border) return false;
+    if (Reads(holder) && step <= border) return false;
   }
   if (shard != facts_.job.shard) return true;
   return std::all_of(draining_.begin(), draining_.end(), [this](const auto& other) {

@@ -14,6 +14,8 @@
 
 #include "absl/status/status.h"
 #include "base/ids.h"
+#include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_standing.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/desk_queries.h"
@@ -35,6 +37,8 @@ class GateDesk {
 
   // Answers once every shard has the change.
   void On(const event::Gate& e);
+  // Lifts the gate of a driver that is gone, and holds the job while the board does.
+  void On(const event::Standing& e);
   void On(const event::LinkDown& e);
   void On(const event::Timer& e);
   // A shard has the state with which a term opens. It is told the gate before the term opens.
@@ -64,22 +68,32 @@ class GateDesk {
   };
 
   absl::Status Check(const event::Gate& e) const;
+  absl::Status CheckDriver(const DriverLease& lease) const;
   // Tells everybody that the table has changed.
   void Changed();
+  // Holds the job at a border that every shard has a cut of.
+  void HoldForBoard();
   // Sets the timer for the next gate that ends by itself.
   void Arm();
   void Send(ShardId shard);
   void AnswerCallers();
+  // Returns the first border that no shard has passed and that gets a cut.
+  uint64_t NextCutBorder() const;
   // Returns the border at which a shard that begins to drain now can end.
   uint64_t DrainBorder() const;
   // Lets those shards end that drain and are needed no longer.
   void LetEnd();
   bool MayEnd(ShardId shard) const;
+  // Returns whether the holder may read the border of its gate. The board never does, nor does a
+  // driver whose lease is over.
+  bool Reads(const std::string& holder) const;
 
   const ShardFacts& facts_;
   const DeskQueries& queries_;
   Outbox* const outbox_;
   GateTable table_;
+  JobStanding standing_ = JobStanding::kOffTheBoard;
+  bool outlives_driver_ = false;      // the driver's gate stays when its lease ends
   std::map<ShardId, bool> draining_;  // whether it was told to end
   std::set<ShardId> gone_;            // their links are down
   std::vector<Caller> callers_;

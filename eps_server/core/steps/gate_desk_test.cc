@@ -37,6 +37,7 @@ class GateDeskTest : public testing::Test {
   void AskToLapse(uint64_t stream, const std::string& holder, uint64_t step) {
     desk_.On(event::Gate{StreamId(stream), holder, step, /*lapses=*/true});
   }
+  void Stand(JobStanding standing) { desk_.On(event::Standing{standing}); }
   void Expire(uint64_t now_ms) {
     facts_.now_ms = now_ms;
     desk_.On(event::Timer{outbox_.last_timer});
@@ -236,6 +237,83 @@ TEST_F(GateDeskTest, TheLeadEndsAfterTheOthers) {
   EXPECT_EQ(MayEnd(), 0u);
   desk_.On(event::LinkDown{ShardId(1)});
   EXPECT_EQ(MayEnd(), 1u);
+}
+
+TEST_F(GateDeskTest, ADriversGateEndsWithItsLease) {
+  Ask(7, "driver", 4);
+  Stand(JobStanding::kDriven);
+  EXPECT_EQ(Gates(), "driver@4 ");
+  outbox_.Take();
+  Stand(JobStanding::kUndriven);
+  EXPECT_EQ(Gates(), "");
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("ToShard 2"), HasSubstr("revision: 2")),
+                                          StartsWith("ToShard 1")));
+  Stand(JobStanding::kUndriven);
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "no news";
+}
+
+TEST_F(GateDeskTest, RefusesADriverWhoseLeaseIsOver) {
+  for (const JobStanding standing : {JobStanding::kUndriven, JobStanding::kHeld}) {
+    Stand(standing);
+    outbox_.Take();
+    desk_.On(event::Gate{StreamId(7), "driver", 4, false, DriverLease{1, 3}});
+    EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("lease (generation 3) is over")));
+  }
+  Stand(JobStanding::kDriven);
+  desk_.On(event::Gate{StreamId(7), "driver", 4, false, DriverLease{1, 5}});
+  EXPECT_EQ(Gates(), "driver@4 ");
+}
+
+TEST_F(GateDeskTest, AnUndecidedBorderKeepsItsGate) {
+  desk_.On(event::Gate{StreamId(7), "driver", 4, false, {}, /*outlives_driver=*/true});
+  Stand(JobStanding::kDriven);
+  Stand(JobStanding::kUndriven);
+  EXPECT_EQ(Gates(), "driver@4 ");
+  Stand(JobStanding::kDriven);
+  Ask(8, "driver", 5);
+  Stand(JobStanding::kUndriven);
+  EXPECT_EQ(Gates(), "");
+}
+
+TEST_F(GateDeskTest, TheBoardHoldsAPausedJob) {
+  Ask(7, "driver", 4);
+  Stand(JobStanding::kDriven);
+  Stand(JobStanding::kHeld);
+  EXPECT_EQ(Gates(), "board@4 driver@4 ") << "where its driver has left it";
+  Stand(JobStanding::kUndriven);
+  EXPECT_EQ(Gates(), "") << "it was resumed";
+  Stand(JobStanding::kHeld);
+  EXPECT_EQ(Gates(), "board@6 ") << "at a border that gets a cut";
+  Stand(JobStanding::kDriven);
+  EXPECT_EQ(Gates(), "");
+}
+
+TEST_F(GateDeskTest, ARestartedJobStaysPaused) {
+  facts_.state = v1::JOB_STATE_RECOVERING;
+  Stand(JobStanding::kHeld);
+  EXPECT_EQ(Gates(), "board@0 ");
+  GateDesk next(&facts_, &queries_, &outbox_);
+  next.Continue(desk_);
+  next.On(event::Standing{JobStanding::kDriven});
+  v1::StatusReply status;
+  next.FillStatus(&status);
+  EXPECT_EQ(status.gates_size(), 0);
+}
+
+TEST_F(GateDeskTest, APausedJobKeepsNoServer) {
+  Ask(7, "driver", 4);
+  Stand(JobStanding::kDriven);
+  Stand(JobStanding::kHeld);
+  HaveCutEverywhere(4);
+  outbox_.Take();
+  Drain(1);
+  EXPECT_EQ(Gates(), "board@4 drain/1@4 driver@4 ") << "it reaches no other border";
+  EXPECT_THAT(outbox_.Take(), Contains(AllOf(StartsWith("ToShard 1"), HasSubstr("drained"))));
+}
+
+TEST_F(GateDeskTest, NobodyElseHoldsForTheBoard) {
+  Ask(7, "board", 4);
+  EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("are not \"board\"")));
 }
 
 TEST_F(GateDeskTest, AClosedJobGetsNoGate) {

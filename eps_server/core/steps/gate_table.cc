@@ -13,6 +13,7 @@ namespace {
 constexpr absl::string_view kDrain = "drain/";
 
 std::string HolderText(const std::string& holder) {
+  if (holder == kBoardHolder) return "the job is paused, or has ended on the board";
   if (!IsDrainHolder(holder)) return holder;
   return absl::StrCat("server ", holder.substr(kDrain.size()), " drains");
 }

@@ -15,6 +15,8 @@ namespace eps {
 
 // The holder of the gate of the program that drives the job.
 inline constexpr char kDriverHolder[] = "driver";
+// The holder of the gate of a job that the board holds.
+inline constexpr char kBoardHolder[] = "board";
 // Returns the holder of the gate of a shard that drains.
 std::string DrainHolder(ShardId shard);
 // Returns whether the holder is that of a shard that drains.

@@ -13,6 +13,7 @@ namespace eps {
 namespace {
 
 constexpr size_t kMaxProfileBytes = 1024;
+constexpr size_t kMaxHostBytes = 255;
 constexpr size_t kMaxProfiles = 64;  // that the status page names
 
 LeaseTable::Limits LimitsOf(const JobFacts& job) {
@@ -58,7 +59,7 @@ void LeaseDesk::On(const event::Join& e) {
                                         "Join: ", LeaseTable::kMaxStandbys,
                                         " workers wait for parts already; start fewer workers")));
   }
-  profiles_.emplace(nonce, e.request.compute_profile());
+  workers_.emplace(nonce, Worker{e.request.compute_profile(), e.request.host()});
   Settle();
   v1::JoinReply reply;
   reply.set_spec_text(facts_.job.spec.ToText());
@@ -83,6 +84,10 @@ absl::Status LeaseDesk::CheckJoin(const v1::JoinRequest& request) const {
   }
   if (request.worker_nonce() == 0) {
     return absl::InvalidArgumentError("Join: worker_nonce is 0; it must name the worker process");
+  }
+  if (request.host().size() > kMaxHostBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("Join: host: at most ", kMaxHostBytes,
+                                                   " bytes, found ", request.host().size()));
   }
   if (request.compute_profile().size() > kMaxProfileBytes) {
     return absl::InvalidArgumentError(
@@ -214,6 +219,12 @@ void LeaseDesk::SendNotice(StreamId stream, Session* session) {
   FillLeases(session->nonce, notice.mutable_leases());
   notice.set_lease_ms(static_cast<uint32_t>(limits_.lease_ms));
   notice.set_done(IsDone());
+  const auto worker = workers_.find(session->nonce);
+  if (worker != workers_.end() && worker->second.ends) {
+    notice.set_wish(v1::Notice::WISH_END);
+  } else if (table_.Yields(session->nonce)) {
+    notice.set_wish(v1::Notice::WISH_REJOIN);
+  }
   outbox_->Emit(effect::Reply{stream, std::move(notice)});
 }
 
@@ -231,17 +242,17 @@ void LeaseDesk::On(const internal_event::RecordsUpToDate&) {
 
 void LeaseDesk::Settle() {
   std::vector<std::pair<StreamId, absl::Status>> over;
-  std::vector<uint64_t> granted;
+  std::vector<uint64_t> told;
   bool leases_changed = false;
   for (const LeaseTable::Change& change : table_.TakeChanges()) {
     leases_changed |= !change.parts.empty();
     if (!change.end.has_value()) {
       outbox_->Count("leases_granted", change.parts.size());
-      granted.push_back(change.nonce);
+      told.push_back(change.nonce);
       continue;
     }
     outbox_->Count("leases_ended", change.parts.size());
-    profiles_.erase(change.nonce);
+    workers_.erase(change.nonce);
     for (const uint32_t part : change.parts) {
       if (*change.end != LeaseTable::End::kLeft) {
         lost_[part] = std::max(lost_[part], begun_[part]);
@@ -266,7 +277,7 @@ void LeaseDesk::Settle() {
     outbox_->ToOthers(GrantsMessage());
   }
   for (const auto& [stream, status] : over) outbox_->Close(stream, status);
-  for (const uint64_t nonce : granted) {
+  for (const uint64_t nonce : told) {
     const std::optional<StreamId> stream = StreamOf(nonce);
     if (stream.has_value()) SendNotice(*stream, &sessions_[*stream]);
   }
@@ -297,20 +308,35 @@ void LeaseDesk::On(const internal_event::PartsBegun& e) {
     holds = true;
     begun_[part.value()] = facts_.step;
   }
-  const auto profile = profiles_.find(e.nonce);
-  if (!holds || profile == profiles_.end() || profile->second.empty()) return;
-  if (computed_.size() < kMaxProfiles) computed_.insert(profile->second);
+  const auto worker = workers_.find(e.nonce);
+  if (!holds || worker == workers_.end() || worker->second.profile.empty()) return;
+  if (computed_.size() < kMaxProfiles) computed_.insert(worker->second.profile);
   if (!IsStrict() || !compute_profile_.empty()) return;
-  compute_profile_ = profile->second;
+  compute_profile_ = worker->second.profile;
   outbox_->Raise(internal_event::SessionChanged());
 }
 
 absl::Status LeaseDesk::CheckBegin(const v1::BeginStepRequest& request) const {
-  const auto profile = profiles_.find(request.worker_nonce());
-  if (request.probe() || request.report_only() || profile == profiles_.end()) {
+  const auto worker = workers_.find(request.worker_nonce());
+  if (request.probe() || request.report_only() || worker == workers_.end()) {
     return absl::OkStatus();
   }
-  return CheckProfile("BeginStep", profile->second);
+  return CheckProfile("BeginStep", worker->second.profile);
+}
+
+// ---------------------------------------------------------------- what people want
+
+void LeaseDesk::On(const event::Standing& e) {
+  table_.SetTarget(e.workers, facts_.now_ms);
+  Settle();
+}
+
+void LeaseDesk::On(const event::DrainWorker& e) {
+  const auto worker = workers_.find(e.nonce);
+  if (worker == workers_.end()) return;
+  worker->second.ends = true;
+  const std::optional<StreamId> stream = StreamOf(e.nonce);
+  if (stream.has_value()) SendNotice(*stream, &sessions_[*stream]);
 }
 
 // ---------------------------------------------------------------- time
@@ -377,9 +403,9 @@ void LeaseDesk::FillSession(v1::LoggedSession* session) const {
     lease->set_part(p);
     lease->set_generation(part.generation);
     lease->set_worker_nonce(part.holder);
-    const auto profile = profiles_.find(part.holder);
-    if (profile != profiles_.end() && profile->second != compute_profile_) {
-      lease->set_compute_profile(profile->second);
+    const auto worker = workers_.find(part.holder);
+    if (worker != workers_.end() && worker->second.profile != compute_profile_) {
+      lease->set_compute_profile(worker->second.profile);
     }
   }
 }
@@ -387,14 +413,14 @@ void LeaseDesk::FillSession(v1::LoggedSession* session) const {
 void LeaseDesk::On(const internal_event::SessionReplayed& e) {
   compute_profile_ = e.session->compute_profile();
   if (!compute_profile_.empty()) computed_.insert(compute_profile_);
-  profiles_.clear();
+  workers_.clear();
   for (const v1::LoggedLease& lease : e.session->leases()) {
     if (lease.part() >= begun_.size()) continue;
     const uint64_t nonce = lease.worker_nonce();
     table_.Restore(lease.part(), lease.generation(), nonce);
     if (nonce == 0) continue;
     const std::string& own = lease.compute_profile();
-    profiles_.emplace(nonce, own.empty() ? compute_profile_ : own);
+    workers_[nonce].profile = own.empty() ? compute_profile_ : own;
   }
 }
 
@@ -407,12 +433,19 @@ void LeaseDesk::Continue(LeaseDesk* before) {
   compute_profile_ = std::move(before->compute_profile_);
   computed_ = std::move(before->computed_);
   joins_ = std::move(before->joins_);
+  table_.SetTarget(before->table_.target(), facts_.now_ms);
 }
 
 // ---------------------------------------------------------------- status and ends
 
 void LeaseDesk::FillStatus(v1::StatusReply* status) const {
   for (const std::string& profile : computed_) status->add_compute_profiles(profile);
+  for (const auto& [nonce, worker] : workers_) {
+    v1::WorkerStatus* const shown = status->add_workers();
+    shown->set_worker_nonce(nonce);
+    shown->set_host(worker.host);
+    for (const uint32_t part : table_.PartsOf(nonce)) shown->add_parts(part);
+  }
 }
 
 void LeaseDesk::Closed(StreamId stream) {

@@ -39,6 +39,10 @@ class LeaseDesk {
   // The first Beat of a stream opens the session of its worker, and is answered with a Notice.
   void On(const event::Beat& e);
   void On(const event::Timer& e);
+  // Deals the parts to as many workers as the board wants.
+  void On(const event::Standing& e);
+  // Ignores a worker that is not known.
+  void On(const event::DrainWorker& e);
   // The first worker that begins a step of a strict job decides how all workers compute.
   void On(const internal_event::PartsBegun& e);
   void On(const internal_event::StepOpened& e);
@@ -66,7 +70,7 @@ class LeaseDesk {
   // Ends all sessions: the job failed, or the term is over.
   void EndTerm(const absl::Status& why);
   void Waits(WaitPage* page) const;
-  // Adds the compute profiles of the workers that have begun a step.
+  // Adds the workers, and the compute profiles of those that have begun a step.
   void FillStatus(v1::StatusReply* status) const;
 
  private:
@@ -74,6 +78,12 @@ class LeaseDesk {
   struct Session {
     uint64_t nonce = 0;
     bool told = false;  // a Notice was sent
+  };
+  // Facts that a worker gave when it joined, and whether it was told to end.
+  struct Worker {
+    std::string profile;
+    std::string host;
+    bool ends = false;  // it was drained
   };
 
   absl::Status CheckJoin(const v1::JoinRequest& request) const;
@@ -101,9 +111,9 @@ class LeaseDesk {
   const LeaseTable::Limits limits_;
   LeaseTable table_;
   std::map<StreamId, Session> sessions_;
-  std::vector<event::Join> joins_;            // wait until the job opens
-  std::string compute_profile_;               // of a strict job; empty until a worker begins a step
-  std::map<uint64_t, std::string> profiles_;  // of the workers, by nonce
+  std::vector<event::Join> joins_;      // wait until the job opens
+  std::string compute_profile_;         // of a strict job; empty until a worker begins a step
+  std::map<uint64_t, Worker> workers_;  // by nonce
   std::set<std::string> computed_;  // profiles of those that have begun a step, up to kMaxProfiles
   std::vector<uint64_t> begun_;     // by part: the last step that its holder began
   std::map<uint32_t, uint64_t>

@@ -383,5 +383,41 @@ TEST_F(LeaseDeskTest, ATermEndsAllSessions) {
                                           "Close 11 {ABORTED: term 1 is over}", "ClearTimer 1"));
 }
 
+TEST_F(LeaseDeskTest, AHolderIsToldToYield) {
+  HolderAndStandby();
+  desk_.On(event::Standing{JobStanding::kDriven, /*workers=*/2});
+  EXPECT_THAT(outbox_.Take(), Contains(AllOf(StartsWith("Reply on 10 "), HasSubstr("Notice"),
+                                             HasSubstr("wish: WISH_REJOIN"))));
+  event::Beat again = Beat(kA);
+  again.stream = StreamId(50);
+  desk_.On(again);
+  EXPECT_THAT(outbox_.Take(),
+              Contains(AllOf(StartsWith("Reply on 50 "), HasSubstr("wish: WISH_REJOIN"))))
+      << "the first Notice may be lost";
+}
+
+TEST_F(LeaseDeskTest, AWorkerIsToldToEnd) {
+  HolderAndStandby();
+  desk_.On(event::DrainWorker{kB});
+  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("Reply on 11 "),
+                                                HasSubstr("wish: WISH_END"))));
+  desk_.On(event::DrainWorker{0xc});
+  EXPECT_THAT(outbox_.Take(), IsEmpty()) << "it has ended already";
+}
+
+TEST_F(LeaseDeskTest, StatusNamesTheWorkers) {
+  event::Join join = Join(kA);
+  join.request.set_host("node-1");
+  desk_.On(join);
+  desk_.On(Join(kB));
+  v1::StatusReply status;
+  desk_.FillStatus(&status);
+  ASSERT_EQ(status.workers_size(), 2);
+  EXPECT_EQ(status.workers(0).worker_nonce(), kA);
+  EXPECT_EQ(status.workers(0).host(), "node-1");
+  EXPECT_GT(status.workers(0).parts_size(), 0);
+  EXPECT_EQ(status.workers(1).parts_size(), 0) << "a standby";
+}
+
 }  // namespace
 }  // namespace eps

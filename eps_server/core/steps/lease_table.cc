@@ -24,6 +24,7 @@ uint64_t LeaseTable::EndOf(const Process& process) const {
 void LeaseTable::FindDeadline() {
   next_ms_ = kNever;
   for (const auto& [nonce, process] : processes_) next_ms_ = std::min(next_ms_, EndOf(process));
+  next_ms_ = std::min(next_ms_, DealBy());
 }
 
 void LeaseTable::Advance(uint64_t now_ms) {
@@ -39,7 +40,7 @@ void LeaseTable::Advance(uint64_t now_ms) {
     }
   }
   for (const auto& [nonce, end] : over) Remove(nonce, end, now_ms);
-  if (!over.empty()) GrantStandbys(now_ms);
+  if (!over.empty() || now_ms >= DealBy()) GrantStandbys(now_ms);
   FindDeadline();
 }
 
@@ -68,7 +69,7 @@ bool LeaseTable::Join(uint64_t nonce, std::vector<uint32_t> wanted, uint64_t now
     process.joined_ms = process.still_since_ms = now_ms;
   }
   next_ms_ = std::min(next_ms_, EndOf(process));
-  const bool granted = process.held.empty() && TryGrant(nonce, &process, now_ms);
+  const bool granted = target_ == 0 && process.held.empty() && TryGrant(nonce, &process, now_ms);
   if (is_new && !granted) standbys_.push_back(nonce);
   if (!is_new && granted) {
     standbys_.erase(std::find(standbys_.begin(), standbys_.end(), nonce));
@@ -126,34 +127,146 @@ void LeaseTable::Remove(uint64_t nonce, End end, uint64_t now_ms) {
 
 bool LeaseTable::TryGrant(uint64_t nonce, Process* process, uint64_t now_ms) {
   std::vector<uint32_t> parts = process->wanted;
-  if (parts.empty()) {
-    for (uint32_t p = 0; p < parts_.size(); ++p) {
-      if (parts_[p].holder == 0) parts.push_back(p);
-    }
-  }
+  if (parts.empty()) parts = FreeParts();
   const bool all_free =
       std::all_of(parts.begin(), parts.end(), [this](uint32_t p) { return parts_[p].holder == 0; });
   if (parts.empty() || !all_free) return false;
+  Grant(nonce, std::move(parts), now_ms);
+  return true;
+}
+
+void LeaseTable::Grant(uint64_t nonce, std::vector<uint32_t> parts, uint64_t now_ms) {
+  Process& process = processes_.at(nonce);
   for (const uint32_t p : parts) {
     parts_[p].holder = nonce;
     ++parts_[p].generation;
   }
-  process->held = parts;
-  process->still_since_ms = now_ms;
+  process.held = parts;
+  process.still_since_ms = now_ms;
   changes_.push_back(Change{nonce, std::nullopt, std::move(parts)});
-  next_ms_ = std::min(next_ms_, EndOf(*process));
-  return true;
+  next_ms_ = std::min(next_ms_, EndOf(process));
 }
 
 // Standbys whose session is open get what is free, in the order in which they came. One that is not
 // connected might never come for its parts.
 void LeaseTable::GrantStandbys(uint64_t now_ms) {
+  if (target_ > 0) return Deal(now_ms);
   std::vector<uint64_t> left;
   for (const uint64_t nonce : standbys_) {
     Process& process = processes_.at(nonce);
     if (!process.is_open || !TryGrant(nonce, &process, now_ms)) left.push_back(nonce);
   }
   standbys_ = std::move(left);
+}
+
+// ---------------------------------------------------------------- deals
+
+void LeaseTable::SetTarget(uint32_t workers, uint64_t now_ms) {
+  Advance(now_ms);
+  if (workers == target_) return;
+  target_ = workers;
+  deal_to_.reset();
+  free_since_ms_ = kNever;
+  GrantStandbys(now_ms);
+}
+
+bool LeaseTable::Yields(uint64_t nonce) const {
+  const auto it = processes_.find(nonce);
+  return deal_to_.has_value() && it != processes_.end() && !it->second.held.empty();
+}
+
+std::vector<uint64_t> LeaseTable::OpenStandbys() const {
+  std::vector<uint64_t> open;
+  for (const uint64_t nonce : standbys_) {
+    if (processes_.at(nonce).is_open) open.push_back(nonce);
+  }
+  return open;
+}
+
+bool LeaseTable::IsDealt(size_t most_holders) const {
+  size_t held = 0;
+  size_t least = parts_.size();
+  size_t most = 0;
+  for (const auto& [nonce, process] : processes_) {
+    if (process.held.empty()) continue;
+    held += process.held.size();
+    least = std::min(least, process.held.size());
+    most = std::max(most, process.held.size());
+  }
+  return held == parts_.size() && Holders() == most_holders && most - least <= 1;
+}
+
+uint64_t LeaseTable::DealBy() const {
+  if (!deal_to_.has_value() || free_since_ms_ == kNever) return kNever;
+  return free_since_ms_ + (Holders() > 0 && !OpenStandbys().empty() ? kYieldMs : kDealMs);
+}
+
+std::vector<uint32_t> LeaseTable::FreeParts() const {
+  std::vector<uint32_t> parts;
+  for (uint32_t p = 0; p < parts_.size(); ++p) {
+    if (parts_[p].holder == 0) parts.push_back(p);
+  }
+  return parts;
+}
+
+void LeaseTable::BeginDeal(size_t open_standbys) {
+  const size_t most = std::min<size_t>(target_, parts_.size());
+  const size_t holders = std::min(most, Holders() + open_standbys);
+  if (holders == 0 || IsDealt(holders)) return;
+  deal_to_ = holders;
+  for (const auto& [nonce, process] : processes_) {
+    if (process.held.empty()) continue;
+    changes_.push_back(Change{nonce, std::nullopt, {}, /*yields=*/true});
+  }
+}
+
+void LeaseTable::Deal(uint64_t now_ms) {
+  std::vector<uint64_t> open = OpenStandbys();
+  const std::vector<uint32_t> free = FreeParts();
+  const auto give = [&] {
+    Grant(open.front(), free, now_ms);
+    standbys_.erase(std::find(standbys_.begin(), standbys_.end(), open.front()));
+    free_since_ms_ = kNever;
+    open.erase(open.begin());
+  };
+  const bool helps = Holders() > 0 && !free.empty() && !open.empty();
+  if (!deal_to_.has_value()) {
+    if (helps && Holders() < target_) give();
+    BeginDeal(open.size());
+    if (!deal_to_.has_value()) return;
+  } else if (now_ms >= DealBy()) {
+    if (helps)
+      give();
+    else
+      EndHolders(now_ms);
+  }
+  if (!FreeParts().empty() && free_since_ms_ == kNever) free_since_ms_ = now_ms;
+  next_ms_ = std::min(next_ms_, DealBy());
+  if (Holders() > 0 || (open.size() < *deal_to_ && now_ms < DealBy())) return;
+  free_since_ms_ = kNever;
+  deal_to_.reset();
+  DealAll(open, now_ms);
+}
+
+void LeaseTable::EndHolders(uint64_t now_ms) {
+  std::vector<uint64_t> holders;
+  for (const auto& [nonce, process] : processes_) {
+    if (!process.held.empty()) holders.push_back(nonce);
+  }
+  for (const uint64_t nonce : holders) Remove(nonce, End::kDealt, now_ms);
+  if (!holders.empty()) free_since_ms_ = now_ms;
+}
+
+void LeaseTable::DealAll(const std::vector<uint64_t>& standbys, uint64_t now_ms) {
+  const size_t holders = std::min<size_t>({target_, parts_.size(), standbys.size()});
+  for (size_t h = 0; h < holders; ++h) {
+    std::vector<uint32_t> share;
+    for (size_t p = h * parts_.size() / holders; p < (h + 1) * parts_.size() / holders; ++p) {
+      share.push_back(static_cast<uint32_t>(p));
+    }
+    Grant(standbys[h], std::move(share), now_ms);
+    standbys_.erase(std::find(standbys_.begin(), standbys_.end(), standbys[h]));
+  }
 }
 
 void LeaseTable::Restore(uint32_t part, uint64_t generation, uint64_t holder) {
@@ -194,6 +307,8 @@ std::string TextOf(LeaseTable::End end, const LeaseTable::Limits& limits) {
     case LeaseTable::End::kClosed:
       return absl::StrCat("its session was closed for ", seconds(limits.close_grace_ms),
                           " (servers.worker_close_grace)");
+    case LeaseTable::End::kDealt:
+      return "its step needs parts that nobody holds, and all parts are dealt again";
     case LeaseTable::End::kStuck:
       return absl::StrCat("it computed no stage for ", seconds(limits.stuck_ms),
                           " (servers.worker_stuck_timeout)");

@@ -4,6 +4,12 @@
 // Which worker process computes which part (docs/protocol.md, "Leases", L1 and L10). A process that
 // holds no part is a standby. A process gets all parts that it wants or none, and its leases begin
 // and end together.
+//
+// With a target, the parts are dealt instead: contiguous shares of equal size to at most that many
+// processes. Where that takes another deal, all holders yield: they give back their leases, each at
+// a border of its own, and come back as new processes; the parts are dealt when they are there. A
+// holder that is in the middle of a step may need parts that nobody holds: after a moment a standby
+// gets these, and yields at the next border, too. Without a standby, the leases of all end.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,6 +27,10 @@ class LeaseTable {
   static constexpr uint64_t kNever = UINT64_MAX;
   // The most processes without a part.
   static constexpr size_t kMaxStandbys = 1024;
+  // A deal waits so long for holders that have given back their leases to come back.
+  static constexpr uint64_t kDealMs = 5'000;
+  // And so long for other holders to reach their border.
+  static constexpr uint64_t kYieldMs = 1'000;
 
   // Durations in milliseconds.
   struct Limits {
@@ -29,7 +39,7 @@ class LeaseTable {
     uint64_t stuck_ms = 0;             // without a visit; 0 disables
   };
   // Why a process lost its leases, or its place among the standbys.
-  enum class End { kExpired, kLeft, kClosed, kStuck };
+  enum class End { kExpired, kLeft, kClosed, kStuck, kDealt };
   // The lease of a part, or the time without one.
   struct Part {
     uint64_t generation = 0;     // of the last grant; 0: never granted
@@ -43,6 +53,7 @@ class LeaseTable {
     uint64_t nonce = 0;
     std::optional<End> end;
     std::vector<uint32_t> parts;  // that it got, or that it held until now
+    bool yields = false;          // not that, but it shall give back its leases and come back
   };
 
   LeaseTable(uint32_t parts, const Limits& limits);
@@ -63,6 +74,12 @@ class LeaseTable {
   void Leave(uint64_t nonce, uint64_t now_ms);
   // Ends whatever is over by now.
   void Advance(uint64_t now_ms);
+
+  // Deals the parts to at most `workers` processes from now on; 0: each process gets what it wants.
+  void SetTarget(uint32_t workers, uint64_t now_ms);
+  uint32_t target() const { return target_; }
+  // Whether a holder shall give back its leases and come back.
+  bool Yields(uint64_t nonce) const;
 
   // Sets the state of a part that an earlier process of the lead recorded; `holder` 0: nobody holds
   // it. Call Open when all parts are set: it gives every lease its full length.
@@ -102,6 +119,24 @@ class LeaseTable {
   uint64_t EndOf(const Process& process) const;
   bool TryGrant(uint64_t nonce, Process* process, uint64_t now_ms);
   void GrantStandbys(uint64_t now_ms);
+  void Grant(uint64_t nonce, std::vector<uint32_t> parts, uint64_t now_ms);
+  // Returns the standbys whose session is open, in the order in which they came.
+  std::vector<uint64_t> OpenStandbys() const;
+  size_t Holders() const { return processes_.size() - standbys_.size(); }
+  // Gives the parts to standbys, or has the holders yield, if there is a target.
+  void Deal(uint64_t now_ms);
+  // Ends the leases of all holders.
+  void EndHolders(uint64_t now_ms);
+  // Begins a deal if the parts are not dealt as they should be.
+  void BeginDeal(size_t open_standbys);
+  // Returns when the deal goes on without those that it waits for.
+  uint64_t DealBy() const;
+  // Returns the parts that nobody holds, ascending.
+  std::vector<uint32_t> FreeParts() const;
+  // Gives all parts, which are free, to the first of `standbys`.
+  void DealAll(const std::vector<uint64_t>& standbys, uint64_t now_ms);
+  // Whether every part has a holder, and as many as possible hold equal shares.
+  bool IsDealt(size_t most_holders) const;
   void Remove(uint64_t nonce, End end, uint64_t now_ms);
   void FindDeadline();
 
@@ -110,7 +145,10 @@ class LeaseTable {
   std::map<uint64_t, Process> processes_;  // by nonce
   std::vector<uint64_t> standbys_;         // nonces, in the order in which they came
   std::vector<Change> changes_;
-  uint64_t next_ms_ = kNever;  // no process ends before; may be too early
+  uint32_t target_ = 0;              // the most holders; 0: no deals
+  std::optional<size_t> deal_to_;    // during a deal: the processes that are expected back
+  uint64_t free_since_ms_ = kNever;  // during a deal: when parts became free
+  uint64_t next_ms_ = kNever;        // no process ends before; may be too early
 };
 
 // Says why a lease is over, such as "it sent no Beat for 10 s (servers.worker_lease)".

@@ -11,6 +11,7 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
 
 using End = LeaseTable::End;
 
@@ -222,6 +223,183 @@ TEST_F(LeaseTableTest, TextsNameTheKey) {
   EXPECT_THAT(TextOf(End::kExpired, kLimits), HasSubstr("10 s (servers.worker_lease)"));
   EXPECT_THAT(TextOf(End::kClosed, kLimits), HasSubstr("1 s (servers.worker_close_grace)"));
   EXPECT_THAT(TextOf(End::kStuck, kLimits), HasSubstr("60 s (servers.worker_stuck_timeout)"));
+}
+
+// Eight parts, dealt to as many workers as somebody wants.
+class LeaseDealTest : public testing::Test {
+ protected:
+  LeaseDealTest() { table_.Open(0); }
+  void Come(uint64_t nonce) {
+    table_.Join(nonce, {}, now_);
+    table_.Beat(nonce, 0, true, now_);
+  }
+  // Returns who shall yield since the last call, in order of nonces.
+  std::vector<uint64_t> Yielding() {
+    std::vector<uint64_t> nonces;
+    for (const LeaseTable::Change& change : table_.TakeChanges()) {
+      if (change.yields) nonces.push_back(change.nonce);
+    }
+    return nonces;
+  }
+  void Yield(uint64_t nonce) {
+    ASSERT_TRUE(table_.Yields(nonce));
+    table_.Leave(nonce, now_);
+  }
+
+  uint64_t now_ = 0;
+  LeaseTable table_{8, kLimits};
+};
+
+TEST_F(LeaseDealTest, AnotherWorkerGetsItsShare) {
+  Come(kA);
+  table_.SetTarget(2, now_);
+  EXPECT_THAT(Yielding(), IsEmpty()) << "nobody else is there";
+  Come(kB);
+  EXPECT_THAT(table_.PartsOf(kA), SizeIs(8)) << "until its border";
+  EXPECT_THAT(Yielding(), ElementsAre(kA));
+  Yield(kA);
+  EXPECT_THAT(table_.PartsOf(kB), IsEmpty()) << "the other one comes back";
+  Come(kC);
+  EXPECT_THAT(table_.PartsOf(kB), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(table_.PartsOf(kC), ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(table_.parts()[0].generation, 2u);
+  EXPECT_THAT(Yielding(), IsEmpty());
+}
+
+TEST_F(LeaseDealTest, FewerWorkersGetLargerShares) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  Come(kC);
+  table_.TakeChanges();
+  table_.SetTarget(1, now_);
+  EXPECT_THAT(Yielding(), ElementsAre(kB, kC));
+  Yield(kC);
+  Come(kA);
+  EXPECT_THAT(table_.PartsOf(kA), IsEmpty()) << "one has not reached its border";
+  Yield(kB);
+  EXPECT_THAT(table_.PartsOf(kA), SizeIs(8));
+  Come(kC);
+  EXPECT_THAT(table_.standbys(), ElementsAre(kC));
+  EXPECT_THAT(Yielding(), IsEmpty());
+}
+
+TEST_F(LeaseDealTest, SharesDifferByOnePart) {
+  table_.SetTarget(3, now_);
+  for (const uint64_t nonce : {kA, kB}) Come(nonce);
+  Yield(kA);
+  for (const uint64_t nonce : {uint64_t{0xd}, kC}) Come(nonce);
+  for (const uint64_t nonce : {kB, uint64_t{0xd}}) Yield(nonce);
+  for (const uint64_t nonce : {kA, kB}) Come(nonce);
+  EXPECT_THAT(table_.PartsOf(kC), ElementsAre(0, 1));
+  EXPECT_THAT(table_.PartsOf(kA), ElementsAre(2, 3, 4));
+  EXPECT_THAT(table_.PartsOf(kB), ElementsAre(5, 6, 7));
+}
+
+// It cannot reach its border without the parts of the others.
+TEST_F(LeaseDealTest, AHolderInMidStepGetsHelp) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  Come(kC);
+  table_.SetTarget(1, now_);
+  table_.TakeChanges();
+  Yield(kC);
+  Come(kA);
+  EXPECT_EQ(table_.NextDeadline(), LeaseTable::kYieldMs);
+  table_.Advance(LeaseTable::kYieldMs);
+  EXPECT_THAT(table_.PartsOf(kA), ElementsAre(4, 5, 6, 7));
+  EXPECT_TRUE(table_.Yields(kA) && table_.Yields(kB));
+  table_.Leave(kA, LeaseTable::kYieldMs);
+  table_.Leave(kB, LeaseTable::kYieldMs);
+  now_ = LeaseTable::kYieldMs;
+  Come(kC);
+  EXPECT_THAT(table_.PartsOf(kC), SizeIs(8));
+}
+
+// The last worker is in the middle of a step that the lost one had begun.
+TEST_F(LeaseDealTest, ASurvivorInMidStepStartsAgain) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  Come(kC);
+  table_.Leave(kC, now_);
+  table_.TakeChanges();
+  table_.Advance(LeaseTable::kDealMs - 1);
+  EXPECT_THAT(table_.PartsOf(kB), SizeIs(4));
+  table_.Advance(LeaseTable::kDealMs);
+  const auto changes = table_.TakeChanges();
+  ASSERT_EQ(changes.size(), 1u);
+  EXPECT_EQ(changes[0].nonce, kB);
+  EXPECT_EQ(changes[0].end, End::kDealt);
+  now_ = LeaseTable::kDealMs;
+  Come(kA);
+  EXPECT_THAT(table_.PartsOf(kA), SizeIs(8));
+}
+
+TEST_F(LeaseDealTest, AStandbyReplacesALostWorker) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  Come(kC);
+  Come(kA);
+  table_.TakeChanges();
+  table_.Leave(kC, now_);
+  EXPECT_THAT(table_.PartsOf(kA), ElementsAre(4, 5, 6, 7));
+  EXPECT_THAT(Yielding(), IsEmpty()) << "the shares are equal";
+}
+
+TEST_F(LeaseDealTest, SurvivorsTakeOverWhatIsLost) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  Come(kC);
+  table_.TakeChanges();
+  table_.CloseSession(kC, now_);
+  now_ = kLimits.close_grace_ms;
+  table_.Advance(now_);
+  EXPECT_THAT(Yielding(), ElementsAre(kB));
+  Yield(kB);
+  Come(kA);
+  EXPECT_THAT(table_.PartsOf(kA), SizeIs(8));
+}
+
+// One of those that gave back their leases never comes back.
+TEST_F(LeaseDealTest, ADealWaitsForALimitedTime) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  EXPECT_EQ(table_.NextDeadline(), LeaseTable::kDealMs);
+  table_.Advance(LeaseTable::kDealMs - 1);
+  EXPECT_THAT(table_.PartsOf(kB), IsEmpty());
+  table_.Advance(LeaseTable::kDealMs);
+  EXPECT_THAT(table_.PartsOf(kB), SizeIs(8));
+}
+
+TEST_F(LeaseDealTest, WithoutATargetNothingMoves) {
+  table_.SetTarget(2, now_);
+  Come(kA);
+  Come(kB);
+  table_.SetTarget(0, now_);
+  EXPECT_FALSE(table_.Yields(kA));
+  table_.TakeChanges();
+  table_.Leave(kA, now_);
+  EXPECT_THAT(table_.PartsOf(kB), SizeIs(8)) << "as a standby";
+}
+
+TEST_F(LeaseDealTest, MoreWorkersThanPartsWait) {
+  table_.SetTarget(100, now_);
+  for (uint64_t nonce = 1; nonce <= 9; ++nonce) Come(nonce);
+  Yield(1);
+  Come(1);
+  EXPECT_THAT(table_.PartsOf(2), ElementsAre(0));
+  EXPECT_THAT(table_.standbys(), ElementsAre(1));
 }
 
 }  // namespace

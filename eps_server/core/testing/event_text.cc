@@ -181,6 +181,12 @@ struct EventText {
     return absl::StrCat("NewDriver", Text(e.lease));
   }
   std::string operator()(const event::RestartImport&) const { return "RestartImport"; }
+  std::string operator()(const event::Standing& e) const {
+    return absl::StrCat("Standing ", static_cast<int>(e.standing), " workers ", e.workers);
+  }
+  std::string operator()(const event::DrainWorker& e) const {
+    return absl::StrCat("DrainWorker ", e.nonce);
+  }
   std::string operator()(const event::ImportInitialize& e) const {
     return absl::StrCat("ImportInitialize on ", e.stream.value(), Text(e.lease));
   }
@@ -208,7 +214,8 @@ struct EventText {
   std::string operator()(const event::Gate& e) const {
     return absl::StrCat("Gate on ", e.stream.value(), " of ", e.holder,
                         e.step.has_value() ? absl::StrCat(" step ", *e.step) : " lifted",
-                        e.lapses ? " lapses" : "", Text(e.lease));
+                        e.lapses ? " lapses" : "", e.outlives_driver ? " outlives" : "",
+                        Text(e.lease));
   }
   std::string operator()(const event::Drain&) const { return "Drain"; }
   std::string operator()(const event::OpDone& e) const {
