@@ -399,8 +399,8 @@ TEST_F(LeaseDeskTest, AHolderIsToldToYield) {
 TEST_F(LeaseDeskTest, AWorkerIsToldToEnd) {
   HolderAndStandby();
   desk_.On(event::DrainWorker{kB});
-  EXPECT_THAT(outbox_.Take(), ElementsAre(AllOf(StartsWith("Reply on 11 "),
-                                                HasSubstr("wish: WISH_END"))));
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(AllOf(StartsWith("Reply on 11 "), HasSubstr("wish: WISH_END"))));
   desk_.On(event::DrainWorker{0xc});
   EXPECT_THAT(outbox_.Take(), IsEmpty()) << "it has ended already";
 }
