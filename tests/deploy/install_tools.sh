@@ -1,12 +1,13 @@
 #!/bin/bash
-# Installs the tools of the tests in this folder: podman and its parts from Debian 12, the others
-# from their Go modules at pinned versions, whose sums the Go checksum database confirms. Needs
-# root, and Go 1.21 or newer, which fetches the Go that a module asks for.
+# Installs the tools of the tests in this folder: podman and its parts from Debian 12; Ray from
+# wheels that are pinned by hash; the others from their Go modules at pinned versions, whose sums
+# the Go checksum database confirms. Needs root, python3-pip, and Go 1.21 or newer, which fetches
+# the Go that a module asks for.
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, slurm, prometheus, docker-compose, helm, kubeconform, schemas; default all. FOLDER
-# keeps them for the next run.
+# NAME: podman, slurm, prometheus, ray, docker-compose, helm, kubeconform, schemas; default all.
+# FOLDER keeps them for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
@@ -46,6 +47,17 @@ install_podman() { install_packages "${packages[@]}"; }
 install_slurm() { install_packages "${slurm_packages[@]}"; }
 install_prometheus() { install_packages prometheus; }
 
+# A Python with Ray, 100 MB to download.
+install_ray() {
+  rm -rf "$tools/ray.new"
+  /usr/bin/python3 -m venv --without-pip "$tools/ray.new"
+  PIP_PYTHON=$tools/ray.new/bin/python /usr/bin/python3 -m pip install --quiet --no-deps \
+    --disable-pip-version-check --require-hashes --only-binary=:all: \
+    --requirement "$here/ray_requirements.txt" ||
+    fail "pip could not install Ray; run this again (apt-get install python3-pip, if it is missing)"
+  mv "$tools/ray.new" "$tools/ray"
+}
+
 # The module of compose replaces nothing, but its program has no path that "go install" takes.
 install_docker-compose() {
   cp -r "$(module_folder "$compose")" "$work/compose"
@@ -71,13 +83,14 @@ install_schemas() {
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman slurm prometheus docker-compose helm kubeconform schemas
+(($# > 0)) || set -- podman slurm prometheus ray docker-compose helm kubeconform schemas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
   if [[ $name != podman && $name != slurm && $name != prometheus ]]; then
     if [[ -e $tools/$name ]]; then continue; fi
-    command -v go >/dev/null || fail "go is missing; install Go 1.21 or newer"
+    [[ $name == ray ]] || command -v go >/dev/null ||
+      fail "go is missing; install Go 1.21 or newer"
     say "building $name"
   fi
   "install_$name"
