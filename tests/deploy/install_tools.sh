@@ -6,8 +6,8 @@
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, slurm, prometheus, ray, docker-compose, helm, kubeconform, schemas; default all.
-# FOLDER keeps them for the next run.
+# NAME: podman, slurm, prometheus, ray, docker-compose, helm, kubeconform, schemas, jobset-schemas;
+# default all. FOLDER keeps them for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
@@ -16,6 +16,7 @@ readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
 readonly kubernetes=1.36.3
+readonly jobset=sigs.k8s.io/jobset@v0.12.0
 export USER=${USER:-$(id -un)} HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 
 say() { echo "install_tools: $*"; }
@@ -79,11 +80,21 @@ install_schemas() {
   mv "$tools/schemas.new" "$tools/schemas"
 }
 
+# The schema of a JobSet, with those of its Jobs and pods.
+install_jobset-schemas() {
+  rm -rf "$tools/jobset-schemas.new"
+  /usr/bin/python3 "$here/api_schemas.py" \
+    "$(module_folder "$jobset")/config/components/crd/bases/jobset.x-k8s.io_jobsets.yaml" \
+    "$tools/jobset-schemas.new"
+  mv "$tools/jobset-schemas.new" "$tools/jobset-schemas"
+}
+
 (($# >= 1)) || fail "usage: install_tools.sh FOLDER [NAME...]"
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman slurm prometheus ray docker-compose helm kubeconform schemas
+(($# > 0)) || set -- podman slurm prometheus ray docker-compose helm kubeconform schemas \
+  jobset-schemas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
