@@ -36,7 +36,7 @@ FAILOVER, FAILOVER_GOAL = "seconds, driver killed to driven again", 35.0
 CONFIG = """
 model: {path: MODEL}
 data: {path: DATA}
-training: {steps: 1000000, micro_batch_size: 2, micro_batches: 2, seq_len: 16, clip: lagged}
+training: {steps: STEPS, micro_batch_size: 2, micro_batches: 2, seq_len: 16, clip: lagged}
 checkpoint: {save_steps: 0}
 """
 MODEL = {"model_type": "eps-synthetic", "n_layer": 8, "n_embd": 256, "tied": True}
@@ -67,9 +67,9 @@ def wait_for(what, reached):
 
 
 class Cluster:
-    """The processes of the measurement. Call end() at last."""
+    """Two servers, a worker and a driver that run a job. Call end() at last."""
 
-    def __init__(self, eps, folder):
+    def __init__(self, eps, folder, steps=1000000):
         self.eps, self.folder, self.processes = eps, folder, []
         self.addresses = [free_address() for _ in range(2)]
         self.http = [free_address() for _ in range(2)]
@@ -77,14 +77,11 @@ class Cluster:
         (folder / "model.json").write_text(json.dumps(MODEL), encoding="utf-8")
         (folder / "text.txt").write_text("Ninety-nine bottles of beer.\n" * 4000, encoding="utf-8")
         job = CONFIG.replace("MODEL", str(folder / "model.json")).replace(
-            "DATA", str(folder / "text.txt"))
+            "DATA", str(folder / "text.txt")).replace("STEPS", str(steps))
         (folder / "job.yaml").write_text(job, encoding="utf-8")
-        for i, address in enumerate(self.addresses):
-            self.start("serve", f"--listen={address}", f"--servers.http={self.http[i]}",
-                       f"--servers.peers={','.join(self.addresses)}",
-                       f"--storage.path={folder}/state-{i}")
+        self.server_processes = [self.serve(i) for i in range(len(self.addresses))]
         self.start("worker", self.servers, f"--data={folder}/text.txt", "--worker.threads=1",
-                   "--worker.pass_time=3ms")
+                   "--worker.pass_time=3ms", f"--report={folder}/worker.jsonl")
         self.driver = self.drive()
         self.run("submit", "-f", folder / "job.yaml", self.servers)
         wait_for("20 steps", lambda: self.job()["step"] > 20)
@@ -101,6 +98,12 @@ class Cluster:
                                        stdout=log, stderr=log, start_new_session=True)
         self.processes.append(process)
         return process
+
+    def serve(self, i):
+        return self.start("serve", f"--listen={self.addresses[i]}",
+                          f"--servers.http={self.http[i]}",
+                          f"--servers.peers={','.join(self.addresses)}",
+                          f"--storage.path={self.folder}/state-{i}")
 
     def run(self, *arguments):
         done = subprocess.run([self.eps, *map(str, arguments)], stdout=subprocess.PIPE,

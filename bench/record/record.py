@@ -130,6 +130,13 @@ BENCHMARKS = {
         "The seconds from the kill until the next driver, which is started at once, has the job: "
         "a lease lasts 30 s.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/record/operations.py"]]),
+    "rolling-restart": Benchmark(
+        "Restarting all servers of a job",
+        "A synthetic job of two servers and one worker whose passes sleep. In each round each "
+        "server gets SIGTERM and is started again. A step is lost if the worker computes it twice. "
+        "A server may take servers.drain_timeout and 2 s. Digests and metrics are compared with "
+        "those of a run that nobody disturbed.",
+        ["//cli:eps", "//worker:eps-worker"], [["bench/record/rolling_restart.py"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

@@ -105,6 +105,10 @@ FIGURES = (
             "step, without a driver / with one"),
     limited("operations", "seconds from a killed driver to the next one", "its lease",
             "seconds, driver killed to driven again"),
+    limited("rolling-restart", "steps lost while all servers restart in turn", "none",
+            "steps lost, all servers restarted in turn"),
+    limited("rolling-restart", "seconds from SIGTERM to the end of a server", "drain_timeout + 2",
+            "seconds, SIGTERM to the end of a server"),
     figure("durability-cost", "share of time that cuts take", "a run without cuts",
            rf"^both: {SPREAD}: goal at most (?P<goal>[\d.]+)", at_most=True),
 )
