@@ -118,7 +118,7 @@ class Workers:
             for run in ended:
                 end = ray.get(run)
                 if end.code not in (0, 128 + signal.SIGTERM):
-                    self.stop()
+                    remove_placement_group(self._group)
                     raise WorkerError(self._runs.index(run), end.code, end.stderr)
         remove_placement_group(self._group)
 
