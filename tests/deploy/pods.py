@@ -20,15 +20,17 @@ class Pods:
         self.binaries, self.folder = binaries, folder
         self.hosts = dict.fromkeys(servers)
         self.config = {}
+        # All podmans of a machine keep the addresses that are taken by the network's name.
+        self.network = "pods-" + os.path.basename(folder)
         os.chmod(folder, 0o755)
         self.podman = podman.Podman(os.path.join(folder, "podman"))
 
     def build(self):
         """Builds the images and the network, once."""
         self.podman.build_images(self.binaries)
-        self.podman.run("network", "create", "--internal", "pods")
+        self.podman.run("network", "create", "--internal", self.network)
         subnet = ipaddress.ip_network(json.loads(
-            self.podman.run("network", "inspect", "pods"))[0]["subnets"][0]["subnet"])
+            self.podman.run("network", "inspect", self.network))[0]["subnets"][0]["subnet"])
         for i, name in enumerate(self.hosts):
             self.hosts[name] = str(subnet[10 + i])
 
@@ -66,7 +68,7 @@ class Pods:
         container = spec["containers"][0]
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
         user = spec["securityContext"]
-        options = ["--name=" + name, "--network=pods", "--cap-drop=ALL",
+        options = ["--name=" + name, "--network=" + self.network, "--cap-drop=ALL",
                    "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
                    "--user=%d:%d" % (user["runAsUser"], user["runAsGroup"]),
                    "--memory=" + container["resources"]["limits"]["memory"].rstrip("i")]
