@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -30,7 +31,10 @@ namespace fs = std::filesystem;
 
 constexpr std::chrono::milliseconds kTick{20};
 constexpr int kMaxFruitless = 3;
+// A server that is being moved or upgraded may be away for some minutes.
+constexpr int kMaxFruitlessWhileAway = 10;
 constexpr std::chrono::seconds kFirstRestartPause{1};  // doubles with each fruitless restart
+constexpr std::chrono::seconds kLastRestartPause{30};
 // An interrupted driver has about half a minute before whoever stops it loses patience.
 constexpr std::chrono::seconds kInterruptPatience{20};
 constexpr char kJobFile[] = "job.yaml";
@@ -212,12 +216,15 @@ ExitCode DrivenJob::ChildCode() const {
 absl::StatusOr<bool> DrivenJob::StartsAgain() {
   if (stop_ != Stop::kNone || !MayPass(ChildCode())) return false;
   if (progress_->progress().step() > started_after_) fruitless_ = 0;
-  if (++fruitless_ > kMaxFruitless) return false;
+  const bool away = ChildCode() == ExitCode::kUnavailable;
+  if (++fruitless_ > (away ? kMaxFruitlessWhileAway : kMaxFruitless)) return false;
   const std::string failure(child_->Failure().message());
   std::printf("note: job %s: %s; starting it again\n", job().name().c_str(),
               failure.substr(0, failure.find('\n')).c_str());
   std::fflush(stdout);
-  const auto until = Clock::now() + kFirstRestartPause * (1 << (fruitless_ - 1));
+  const auto until =
+      Clock::now() +
+      std::min<Clock::duration>(kFirstRestartPause * (1 << (fruitless_ - 1)), kLastRestartPause);
   while (Clock::now() < until && !Interrupted() && stop_ == Stop::kNone) {
     if (Clock::now() >= lease_.due()) {
       EPS_RETURN_IF_ERROR(Report(v1::JOB_PHASE_UNSPECIFIED));
