@@ -11,6 +11,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/files/files.h"
+#include "base/job/drivers/driver_lease.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -33,11 +35,12 @@ class CheckpointFoldersTest : public testing::Test {
     std::ofstream(root_ + "/" + name, std::ios::trunc) << content;
   }
   // A complete one, as far as names and sizes tell.
-  void Checkpoint(uint64_t step) {
+  void Checkpoint(uint64_t step, const DriverLease& driver = {}) {
     const std::string folder = absl::StrCat("checkpoint-", step);
     Write(folder + "/config.json", "{}");
     CheckpointManifest manifest;
     manifest.step = step;
+    manifest.driver = driver;
     manifest.files["config.json"] = *SumFile(root_ + "/" + folder + "/config.json");
     Write(absl::StrCat(folder, "/", kManifestFile), ManifestText(manifest));
   }
@@ -56,6 +59,14 @@ class CheckpointFoldersTest : public testing::Test {
     if (!folder.ok() || folder->empty()) return "";
     EXPECT_TRUE(absl::StartsWith(*folder, root_ + "/")) << *folder;
     return folder->substr(root_.size() + 1);
+  }
+  // Writes a checkpoint, and returns the one that `latest` names then.
+  std::string Publish(uint64_t step, const DriverLease& driver) {
+    Checkpoint(step, driver);
+    const auto manifest = ReadManifest(absl::StrCat(root_, "/checkpoint-", step));
+    EXPECT_TRUE(manifest.ok()) << manifest.status();
+    EXPECT_TRUE(PointLatest(root_, absl::StrCat("checkpoint-", step), *manifest).ok());
+    return Latest();
   }
   std::vector<std::string> Removed(uint64_t limit) const {
     const auto removed = RemoveOldCheckpoints(root_, limit);
@@ -102,6 +113,18 @@ TEST_F(CheckpointFoldersTest, WithoutPointerTheHighestCompleteIsLatest) {
   Checkpoint(13);
   fs::rename(root_ + "/checkpoint-13", root_ + "/.checkpoint-13.tmp");
   EXPECT_EQ(Latest(), "checkpoint-10") << "hidden";
+}
+
+// The rule D8 of docs/protocol.md.
+TEST_F(CheckpointFoldersTest, AFencedDriverMovesNoPointer) {
+  EXPECT_EQ(Publish(10, {1, 5}), "checkpoint-10");
+  EXPECT_EQ(Publish(20, {1, 5}), "checkpoint-20");
+  EXPECT_EQ(Publish(15, {1, 5}), "checkpoint-20") << "the job returned to a cut";
+  EXPECT_EQ(Publish(12, {1, 7}), "checkpoint-12") << "the next driver began earlier";
+  EXPECT_EQ(Publish(30, {1, 6}), "checkpoint-12") << "its lease is over";
+  EXPECT_EQ(Publish(11, {2, 3}), "checkpoint-11") << "boards have no order";
+  EXPECT_EQ(Publish(9, {}), "checkpoint-9") << "a person chose to go back";
+  EXPECT_EQ(Publish(5, {2, 3}), "checkpoint-5");
 }
 
 TEST_F(CheckpointFoldersTest, ADamagedLatestGivesAdvice) {

@@ -47,7 +47,8 @@ class CheckpointTest : public testing::Test {
   }
   ~CheckpointTest() override { fs::remove_all(root_); }
 
-  absl::Status Write(uint64_t step, int salt = 0, const ChunkId* leave_out = nullptr) {
+  absl::Status Write(uint64_t step, int salt = 0, const ChunkId* leave_out = nullptr,
+                     const CheckpointOrigin& origin = {}) {
     auto writer = CheckpointWriter::Create(root_, step, spec_, chunks_);
     if (!writer.ok()) return writer.status();
     for (const Chunk& chunk : chunks_.chunks()) {
@@ -57,7 +58,7 @@ class CheckpointTest : public testing::Test {
       if (!status.ok()) return status;
     }
     const Border border = {step, step - 1, step - 1, 2, 0.1 + 0.2};
-    return (*writer)->Commit(border, FilesOfJob(spec_));
+    return (*writer)->Commit(border, FilesOfJob(spec_), origin);
   }
   std::string Read(const std::string& name) {
     const auto text = ReadTextFile(root_ + "/" + name);
@@ -94,6 +95,26 @@ TEST_F(CheckpointTest, ReadsBackEveryBitWithOtherChunks) {
       EXPECT_TRUE(*state == StateOf(chunk)) << chunk.id;
     }
   }
+}
+
+// The rule D7 of docs/protocol.md.
+TEST_F(CheckpointTest, ARefusedCheckpointGetsNoName) {
+  ASSERT_TRUE(Write(9).ok());
+  CheckpointOrigin origin;
+  origin.driver = {1, 5};
+  origin.confirm = [this] {
+    EXPECT_TRUE(fs::exists(root_ + "/.checkpoint-10.tmp/eps/manifest.json")) << "it is complete";
+    return absl::AbortedError("the lease is over");
+  };
+  EXPECT_EQ(Write(10, 0, nullptr, origin).code(), absl::StatusCode::kAborted);
+  EXPECT_FALSE(fs::exists(root_ + "/checkpoint-10"));
+  EXPECT_EQ(Read("latest"), "checkpoint-9\n");
+  origin.confirm = [] { return absl::OkStatus(); };
+  ASSERT_TRUE(Write(10, 0, nullptr, origin).ok());
+  EXPECT_EQ(Read("latest"), "checkpoint-10\n");
+  const auto manifest = ReadManifest(root_ + "/checkpoint-10");
+  ASSERT_TRUE(manifest.ok()) << manifest.status();
+  EXPECT_EQ(manifest->driver, origin.driver);
 }
 
 TEST_F(CheckpointTest, HoldsTheFilesThatHuggingFaceLoads) {

@@ -285,5 +285,48 @@ TEST_F(SchedulerRpcTest, GivesEachJobToOneDriver) {
   EXPECT_EQ(names.size(), static_cast<size_t>(kJobs));
 }
 
+TEST_F(SchedulerRpcTest, ScalingChangesNothingElse) {
+  Start(/*durable=*/false);
+  const auto job = Submit("a");
+  ASSERT_TRUE(job.ok()) << job.status();
+  v1::UpdateJobRequest request;
+  request.set_request_id("scale");
+  request.set_name("a");
+  request.set_expected_generation(job->generation());
+  request.set_workers(3);
+  const auto scaled = Call(stub_.get(), &Stub::UpdateJob, request);
+  ASSERT_TRUE(scaled.ok()) << scaled.status();
+  EXPECT_EQ(scaled->job().workers_wanted(), 3u);
+  EXPECT_EQ(scaled->job().desired(), job->desired());
+  EXPECT_EQ(scaled->job().generation(), job->generation() + 1);
+  const auto again = Call(stub_.get(), &Stub::UpdateJob, request);
+  ASSERT_TRUE(again.ok()) << "the effect is there already: " << again.status();
+  EXPECT_EQ(again->job().revision(), scaled->job().revision());
+  request.set_workers(4);
+  EXPECT_EQ(Call(stub_.get(), &Stub::UpdateJob, request).status().code(),
+            absl::StatusCode::kAborted);
+  request.set_workers(100'000);
+  EXPECT_EQ(Call(stub_.get(), &Stub::UpdateJob, request).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(SchedulerRpcTest, OnlyRunningJobsHaveWorkers) {
+  Start(/*durable=*/false);
+  v1::DrainWorkerRequest request;
+  request.set_request_id("drain");
+  request.set_name("a");
+  request.set_worker_nonce(7);
+  EXPECT_EQ(Call(stub_.get(), &Stub::DrainWorker, request).status().code(),
+            absl::StatusCode::kNotFound);
+  ASSERT_TRUE(Submit("a").ok());
+  const absl::Status idle = Call(stub_.get(), &Stub::DrainWorker, request).status();
+  EXPECT_EQ(idle.code(), absl::StatusCode::kFailedPrecondition) << idle;
+  v1::DrainServerRequest server;
+  server.set_request_id("drain");
+  EXPECT_EQ(Call(stub_.get(), &Stub::DrainServer, server).status().code(),
+            absl::StatusCode::kUnimplemented)
+      << "no process of its own";
+}
+
 }  // namespace
 }  // namespace eps
