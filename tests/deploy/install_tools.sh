@@ -1,17 +1,18 @@
 #!/bin/bash
-# Installs the tools of the tests in this folder: podman and its parts from Debian 12; Ray from
-# wheels that are pinned by hash; the others from their Go modules at pinned versions, whose sums
-# the Go checksum database confirms. Needs root, python3-pip, and Go 1.21 or newer, which fetches
-# the Go that a module asks for.
+# Installs the tools of the tests in this folder: podman and other packages of Debian 12, folders of
+# bare Debian machines, wheels for them, Ray from wheels that are pinned by hash, and the rest from
+# Go modules at pinned versions, whose sums the Go checksum database confirms. Needs root,
+# python3-pip, and Go 1.21 or newer, which fetches the Go that a module asks for.
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, slurm, prometheus, ray, docker-compose, helm, kubeconform, schemas, jobset-schemas;
-# default all. FOLDER keeps them for the next run.
+# NAME: podman, slurm, prometheus, packaging, roots, wheels, ray, docker-compose, helm, kubeconform,
+# schemas, jobset-schemas; default all. FOLDER keeps them for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
 readonly slurm_packages=(slurmctld slurmd slurm-client munge)
+readonly packaging_packages=(debootstrap patchelf zstd gcc python3-pip)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
@@ -47,6 +48,38 @@ install_packages() {
 install_podman() { install_packages "${packages[@]}"; }
 install_slurm() { install_packages "${slurm_packages[@]}"; }
 install_prometheus() { install_packages prometheus; }
+install_packaging() { install_packages "${packaging_packages[@]}"; }
+
+# make_root RELEASE PACKAGES: the folder of a Debian with no more than it needs and the packages.
+make_root() {
+  debootstrap --variant=minbase --include="$2" "$1" "$tools/roots.new/$1" \
+    >"$work/debootstrap.log" 2>&1 || {
+    tail -n 30 "$work/debootstrap.log" >&2
+    fail "debootstrap of $1 failed"
+  }
+}
+
+# Two machines: a Debian 12 with systemd, and a container of Debian 13.
+install_roots() {
+  rm -rf "$tools/roots.new"
+  mkdir "$tools/roots.new"
+  make_root bookworm python3-venv,systemd-sysv
+  make_root trixie python3-venv
+  mv "$tools/roots.new" "$tools/roots"
+}
+
+# The wheels that these machines install, 1.1 GB.
+install_wheels() {
+  local python platform platforms=()
+  for platform in _2_28 _2_25 2014 2010; do platforms+=(--platform "manylinux${platform}_x86_64"); done
+  rm -rf "$tools/wheels.new"
+  for python in 3.11 3.13; do
+    /usr/bin/python3 -m pip download --quiet --no-deps --require-hashes --only-binary=:all: \
+      --python-version "$python" "${platforms[@]}" --dest "$tools/wheels.new" \
+      --requirement "$here/packages_requirements.txt" || fail "pip could not download the wheels"
+  done
+  mv "$tools/wheels.new" "$tools/wheels"
+}
 
 # A Python with Ray, 100 MB to download.
 install_ray() {
@@ -93,16 +126,19 @@ install_jobset-schemas() {
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman slurm prometheus ray docker-compose helm kubeconform schemas \
-  jobset-schemas
+(($# > 0)) || set -- podman slurm prometheus packaging roots wheels ray docker-compose helm \
+  kubeconform schemas jobset-schemas
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
-  if [[ $name != podman && $name != slurm && $name != prometheus ]]; then
-    if [[ -e $tools/$name ]]; then continue; fi
-    [[ $name == ray ]] || command -v go >/dev/null ||
-      fail "go is missing; install Go 1.21 or newer"
-    say "building $name"
-  fi
+  case $name in
+    podman | slurm | prometheus | packaging) ;;
+    *)
+      if [[ -e $tools/$name ]]; then continue; fi
+      [[ $name == roots || $name == wheels || $name == ray ]] || command -v go >/dev/null ||
+        fail "go is missing; install Go 1.21 or newer"
+      say "making $name"
+      ;;
+  esac
   "install_$name"
 done
