@@ -71,7 +71,9 @@ install_roots() {
 # The wheels that these machines install, 1.1 GB.
 install_wheels() {
   local python platform platforms=()
-  for platform in _2_28 _2_25 2014 2010; do platforms+=(--platform "manylinux${platform}_x86_64"); done
+  for platform in _2_28 _2_25 2014 2010; do
+    platforms+=(--platform "manylinux${platform}_x86_64")
+  done
   rm -rf "$tools/wheels.new"
   for python in 3.11 3.13; do
     /usr/bin/python3 -m pip download --quiet --no-deps --require-hashes --only-binary=:all: \

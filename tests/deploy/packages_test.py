@@ -103,8 +103,8 @@ class Machine:
         for name in names:
             self.run("kill $(cat /run/%s.pid)" % name)
         for name in names:
-            podman.wait_for("the end of %s on %s" % (name, self.release), lambda name=name: not
-                            self.run("kill -0 $(cat /run/%s.pid) && echo runs" % name, check=False))
+            podman.wait_for("the end of " + name, lambda name=name: "ended" in self.run(
+                "kill -0 $(cat /run/%s.pid) || echo ended" % name))
 
     def logs(self):
         return self.run("tail -n 30 /var/log/*.log; journalctl --no-pager -n 60 -u 'eps*'",
@@ -129,7 +129,8 @@ class PackagesTest(unittest.TestCase):
 
 
 class OnMachine:
-    """Tests that each machine passes. RELEASE names its root, COMMAND its first process."""
+    """Tests that each machine passes. RELEASE names its root, COMMAND its first process; ASK_STATE
+    prints "running" as soon as it has started."""
 
     @classmethod
     def setUpClass(cls):
@@ -147,6 +148,9 @@ class OnMachine:
         pod = podman.Podman(os.path.join(cls.folder, "podman"))
         cls.addClassCleanup(pod.stop)
         cls.machine = Machine(pod, cls.RELEASE, cls.home, cls.COMMAND)
+        # While systemd starts, it empties /tmp.
+        podman.wait_for("the start of " + cls.RELEASE,
+                        lambda: "running" in cls.machine.run(cls.ASK_STATE + " || true"))
         # The libraries of GPUs that PyTorch names, too, take 3 GB and are not needed.
         cls.machine.run("python3 -m venv {0}; {0}/bin/pip install --no-index --no-deps "
                         "--no-compile --find-links=/wheels torch nvidia-cuda-runtime "
@@ -177,7 +181,7 @@ class OnMachine:
 
     def check_job(self, eps, server, user, jobs):
         """Runs a job through a server and a driver that run already, and compares its outcome."""
-        podman.wait_for("an answer of " + server, lambda: self.machine.run(
+        podman.wait_for("an answer of " + server, lambda: "answers" in self.machine.run(
             "%s job ls --servers=%s && echo answers" % (eps, server), check=False))
         self.start_worker(server, user)
         said = self.submit(eps, server, "first", "--wait", "--timeout=240")
@@ -217,8 +221,10 @@ class OnMachine:
                          "--no-deps /packages/eps_train-*.whl")
         worker = "/opt/other/bin/eps-worker --version"
         self.assertIn("pip install torch==", self.machine.run(worker + " || true"))
-        said = self.machine.run("PYTHONPATH=$(echo %s/lib/python3*/site-packages) %s" % (
-            VENV, worker))
+        # A folder that has PyTorch and its libraries, but not eps_train.
+        self.machine.run("mkdir /opt/torch; cd %s/lib/python3*/site-packages; "
+                         "ln -s $PWD/torch $PWD/nvidia /opt/torch" % VENV)
+        said = self.machine.run("PYTHONPATH=/opt/torch " + worker)
         self.assertIn("eps-worker (", said)
 
     def test_the_client_wheel_imports(self):
@@ -246,10 +252,17 @@ class OnMachine:
 class Debian12Test(OnMachine, unittest.TestCase):
     """A machine whose systemd starts the units."""
     RELEASE, COMMAND = "bookworm", ["/sbin/init"]
+    ASK_STATE = "systemctl is-system-running"
     UNITS = ("eps-server", "eps-driver")
 
     def unit(self, name, field):
         return self.machine.run("systemctl show --property=%s --value %s" % (field, name)).strip()
+
+    def wait_for_job(self, name, reached):
+        try:
+            podman.wait_for("the job " + name, lambda: reached(self.show("eps", SERVER, name)))
+        except AssertionError as error:
+            self.fail("%s\n%s" % (error, self.machine.logs()))
 
     def check_confinement(self, unit):
         """Compares what a process may do with what the unit promises."""
@@ -262,8 +275,6 @@ class Debian12Test(OnMachine, unittest.TestCase):
         self.assertRegex(mounts, r"(?m)^\d+ \d+ \S+ \S+ /tmp rw,", unit)
 
     def test_the_units_run_a_job(self):
-        podman.wait_for("systemd", lambda: "running" in self.machine.run(
-            "systemctl is-system-running", check=False))
         files = self.install_server()
         units = " ".join(self.UNITS)
         self.assertEqual(self.machine.run("systemctl is-enabled %s || true" % units).split(),
@@ -275,11 +286,12 @@ class Debian12Test(OnMachine, unittest.TestCase):
             self.check_confinement(unit)
         self.check_job("eps", SERVER, "eps", "jobs")
 
-        # Units that are stopped in the middle of a job have not failed.
-        self.start_worker(SERVER, "eps")
+        # Units that are stopped in the middle of a job have not failed. A worker that comes before
+        # the servers have the job ends with the one that is over.
         self.submit("eps", SERVER, "long", **{"training.steps": 100000})
-        podman.wait_for("a step of the long job",
-                        lambda: (self.show("eps", SERVER, "long")["step"] or 0) > 2)
+        self.wait_for_job("long", lambda job: job["phase"] == "RUNNING")
+        self.start_worker(SERVER, "eps")
+        self.wait_for_job("long", lambda job: (job["step"] or 0) > 2)
         for unit in reversed(self.UNITS):
             self.machine.run("systemctl stop " + unit)
             self.assertEqual([self.unit(unit, f) for f in ("Result", "ExecMainStatus")],
@@ -295,6 +307,7 @@ class Debian12Test(OnMachine, unittest.TestCase):
 class Debian13Test(OnMachine, unittest.TestCase):
     """A container without systemd, in which the commands of the units run."""
     RELEASE, COMMAND = "trixie", ["sleep", "infinity"]
+    ASK_STATE = "echo running"
 
     def start_command(self, unit):
         """Starts the command of a unit. Its settings may be variables of a file."""

@@ -10,7 +10,7 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TIMEOUT_SECONDS = 300
+TIMEOUT_SECONDS = 900  # ends what hangs; a slow machine is no error
 HEALTH_SECONDS = 1
 
 
@@ -74,7 +74,7 @@ runroot = "%s"
                               check=False)
         if check and done.returncode != 0:
             raise AssertionError("podman %s ended with %d: %s" % (
-                " ".join(arguments), done.returncode, done.stderr[-2000:]))
+                " ".join(arguments), done.returncode, (done.stdout + done.stderr)[-2000:]))
         return done.stdout
 
     def inspect(self, container):
