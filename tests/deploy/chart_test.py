@@ -23,6 +23,7 @@ KUBERNETES = "1.36.3"
 VARIANTS = {
     "default": [],
     "large": ["--set=servers.replicas=5,workers.replicas=9,data.claim=text,metrics.enabled=true",
+              "--set=data.path={/data/a.txt,/data/b.txt},driver.output.claim=results",
               "--set=servers.storage.className=fast,servers.config.storage\\.scrub=8388608",
               "--set=workers.config.worker\\.threads=4,image.pullSecrets[0]=key",
               "--set=tls.issuer.name=ca,tls.issuer.kind=ClusterIssuer,tls.trustDomain=here.org",
@@ -41,8 +42,10 @@ REFUSED = [
     (["servers.stateSize=4GB"], "stateSize"),
     (["servers.stateSize=5Gi"], "two cuts of servers.stateSize=5Gi need at least 10304 MiB"),
     (["workers.resources.limits.cpus=2"], "cpus"),
-    (["job.name=Second"], "name"),
-    (["job.files.job\\.yaml=x"], "job.yaml"),
+    (["workers.config.worker\\.join_timeout=1m"], "worker.join_timeout"),
+    (["job.name=second"], "job"),
+    (["files.a/b=x"], "a/b"),
+    (["data.path={/out/first}"], "path"),
     (["networkPolicy.enabled=false"], "networkPolicy"),
 ]
 
@@ -62,12 +65,9 @@ def render(*settings):
 
 
 def objects(*settings):
-    """Returns {(kind, name without its digest): object}."""
-    found = {}
-    for each in yaml.safe_load_all(render(*settings)):
-        name = re.sub(r"-[0-9a-f]{8}$", "", each["metadata"]["name"])
-        found[each["kind"], name] = each
-    return found
+    """Returns {(kind, name): object}."""
+    return {(each["kind"], each["metadata"]["name"]): each
+            for each in yaml.safe_load_all(render(*settings))}
 
 
 def pod_templates(rendered):
@@ -97,7 +97,7 @@ class ValuesTest(unittest.TestCase):
         with open(os.path.join(CHART, "values.schema.json"), encoding="utf-8") as f:
             schema = json.load(f)
         # Maps with names of the user's choice; their values are texts.
-        open_maps = {"job.files", "servers.nodeSelector", "driver.nodeSelector",
+        open_maps = {"files", "servers.nodeSelector", "driver.nodeSelector",
                      "workers.nodeSelector"}
         seen = set()
 
@@ -145,7 +145,7 @@ class ObjectsTest(unittest.TestCase):
             # Certificates belong to cert-manager, whose schemas are not here.
             said = tool("kubeconform", "-strict", "-summary", "-schema-location", location,
                         "-skip=Certificate", stdin=render(*settings))
-            self.assertRegex(said, r"Valid: 1\d, Invalid: 0, Errors: 0, Skipped: [04]$")
+            self.assertRegex(said, r"Valid: 1\d, Invalid: 0, Errors: 0, Skipped: [05]$")
         # The check itself can fail.
         tool("kubeconform", "-strict", "-schema-location", location, code=1,
              stdin=render().replace("podManagementPolicy:", "podManagmentPolicy:"))
@@ -170,63 +170,93 @@ class ObjectsTest(unittest.TestCase):
     def test_mounts_and_volumes_belong_together(self):
         for settings in VARIANTS.values():
             rendered = objects(*settings)
-            claims = [each["metadata"]["name"] for each in rendered["StatefulSet", "eps-servers"][
-                "spec"]["volumeClaimTemplates"]]
             for name, each in pod_templates(rendered).items():
                 spec = each["spec"]
-                volumes = {v["name"] for v in spec.get("volumes", [])}
-                if name == "eps-servers":
-                    volumes.update(claims)
+                made = rendered.get(("StatefulSet", name), {"spec": {}})["spec"]
+                volumes = {v["name"] for v in spec.get("volumes", [])} | {
+                    v["metadata"]["name"] for v in made.get("volumeClaimTemplates", [])}
                 mounts = {m["mountPath"]: m["name"]
                           for m in spec["containers"][0].get("volumeMounts", [])}
                 self.assertEqual(set(mounts.values()), volumes, name)
                 # A path in an argument is a mount or below one: the root cannot be written.
-                for path in re.findall(r"=(/[^,\s]+)", " ".join(spec["containers"][0]["args"])):
-                    if path.startswith("/var/lib/eps") and name != "eps-servers":
-                        continue  # tells the driver that the servers' state is durable
+                said = spec["containers"][0]["args"] + [
+                    "=" + e.get("value", "") for e in spec["containers"][0].get("env", [])]
+                for path in re.findall(r"=(/[^,\s]+)", " ".join(said)):
                     self.assertTrue(any((path + "/").startswith(m + "/") for m in mounts),
                                     (name, path))
 
-    def test_the_job_file_is_the_one_that_is_mounted(self):
+    def test_changed_files_restart_their_readers(self):
         rendered = objects()
-        names = {v["configMap"]["name"] for each in pod_templates(rendered).values()
-                 for v in each["spec"].get("volumes", []) if "configMap" in v}
-        self.assertEqual(names, {rendered["ConfigMap", "eps-job"]["metadata"]["name"]})
-        self.assertIn("job.yaml", rendered["ConfigMap", "eps-job"]["data"])
-        changed = objects("--set=job.config=training: {steps: 3}")
-        for key in (("ConfigMap", "eps-job"), ("Job", "eps-driver-first"),
-                    ("Job", "eps-workers-first")):
-            self.assertNotEqual(rendered[key]["metadata"]["name"],
-                                changed[key]["metadata"]["name"], key)
-        self.assertEqual(rendered["StatefulSet", "eps-servers"],
-                         changed["StatefulSet", "eps-servers"])
+        changed = objects("--set=files.text=x")
+        self.assertEqual(changed["ConfigMap", "eps-files"]["data"]["text"], "x")
+        for name, template in pod_templates(rendered).items():
+            reads = [v["configMap"] for v in template["spec"]["volumes"] if "configMap" in v]
+            reader = name in ("eps-driver", "eps-workers")
+            self.assertEqual(reads, [{"name": "eps-files"}] if reader else [], name)
+            self.assertEqual(template != pod_templates(changed)[name], reader, name)
+
+    def test_claims_outlive_the_release(self):
+        retained = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+        for settings in VARIANTS.values():
+            rendered = objects(*settings)
+            for name, volume in (("eps-servers", "state"), ("eps-driver", "out")):
+                spec = rendered["StatefulSet", name]["spec"]
+                self.assertEqual(spec["persistentVolumeClaimRetentionPolicy"], retained, name)
+                claims = [c["metadata"]["name"] for c in spec.get("volumeClaimTemplates", [])]
+                given = [v["persistentVolumeClaim"]["claimName"]
+                         for v in spec["template"]["spec"]["volumes"] if v["name"] == volume]
+                self.assertEqual((claims, given), (
+                    ([], ["results"]) if settings and name == "eps-driver" else ([volume], [])))
+
+    def test_each_worker_has_a_rank(self):
+        for settings, replicas in zip(VARIANTS.values(), (2, 9)):
+            spec = objects(*settings)["StatefulSet", "eps-workers"]["spec"]
+            self.assertEqual(spec["replicas"], replicas)
+            self.assertEqual(spec["template"]["spec"]["containers"][0]["env"], [
+                {"name": "RANK", "valueFrom": {"fieldRef": {
+                    "fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}},
+                {"name": "WORLD_SIZE", "value": str(replicas)}])
+
+    def test_jobs_read_below_the_claim(self):
+        for settings, roots in zip(VARIANTS.values(), (["/etc/eps"], ["/etc/eps", "/data"])):
+            rendered = pod_templates(objects(*settings))
+            arguments = {name: each["spec"]["containers"][0]["args"]
+                         for name, each in rendered.items()}
+            self.assertEqual([a for a in arguments["eps-driver"] if "--data-root" in a],
+                             ["--data-root=" + root for root in roots])
+            self.assertEqual([a for a in arguments["eps-workers"] if "--data" in a],
+                             ["--data.path=/data/a.txt,/data/b.txt"] if settings else [])
 
     def test_probes_ask_the_port_that_is_served(self):
         for settings in VARIANTS.values():
-            container = objects(*settings)["StatefulSet", "eps-servers"]["spec"]["template"][
-                "spec"]["containers"][0]
-            ports = {p["name"]: p["containerPort"] for p in container["ports"]}
-            for flag, name in (("--listen=", "grpc"), ("--servers.http=", "http")):
-                served = [a.rpartition(":")[2] for a in container["args"] if a.startswith(flag)]
-                self.assertEqual(served, [str(ports[name])])
-            paths = {name: container[name]["httpGet"] for name in container if "Probe" in name}
-            self.assertEqual(paths, {
-                "startupProbe": {"path": "/startupz", "port": "http"},
-                "livenessProbe": {"path": "/healthz", "port": "http"},
-                "readinessProbe": {"path": "/readyz", "port": "http"}})
+            rendered = pod_templates(objects(*settings))
+            for pod, flags, asked in (
+                    ("eps-servers", {"--listen=": "grpc", "--servers.http=": "http"},
+                     {"startupProbe": "/startupz", "livenessProbe": "/healthz",
+                      "readinessProbe": "/readyz"}),
+                    ("eps-workers", {"--worker.http=": "http"}, {"livenessProbe": "/healthz"})):
+                container = rendered[pod]["spec"]["containers"][0]
+                ports = {p["name"]: p["containerPort"] for p in container["ports"]}
+                self.assertEqual(set(ports), set(flags.values()))
+                for flag, name in flags.items():
+                    served = [a.rpartition(":")[2] for a in container["args"] if a.startswith(flag)]
+                    self.assertEqual(served, [str(ports[name])])
+                paths = {name: container[name]["httpGet"] for name in container if "Probe" in name}
+                self.assertEqual(paths, {name: {"path": path, "port": "http"}
+                                         for name, path in asked.items()})
 
     def test_each_pod_has_the_certificate_of_its_role(self):
         with open(os.path.join(ROOT, "proto", "eps", "v1", "access.proto"), encoding="utf-8") as f:
             known = {role.lower() for role in re.findall(r"^  ROLE_(\w+) = ", f.read(), re.M)}
-        roles = {"eps-servers": "server", "eps-driver-first": "driver",
-                 "eps-workers-first": "worker", "eps-test": "viewer"}
+        roles = {"eps-servers": "server", "eps-driver": "driver", "eps-workers": "worker",
+                 "eps-test": "viewer"}
         self.assertLessEqual(set(roles.values()), known)
         for settings in VARIANTS.values():
             rendered = objects(*settings)
             certificates = {each["spec"]["secretName"]: each["spec"]
                             for (kind, _), each in rendered.items() if kind == "Certificate"}
             domain = "here.org" if certificates else "eps"
-            self.assertEqual(len(certificates), 4 if settings else 0)
+            self.assertEqual(len(certificates), 5 if settings else 0)
             for name, template in pod_templates(rendered).items():
                 spec = template["spec"]
                 volumes = {v["name"]: v for v in spec["volumes"]}
@@ -248,6 +278,23 @@ class ObjectsTest(unittest.TestCase):
                     self.assertEqual(made.get("dnsNames", []),
                                      hosts if name == "eps-servers" else [])
 
+    def test_people_are_schedulers_in_the_driver(self):
+        for settings, domain in zip(VARIANTS.values(), ("eps", "here.org")):
+            rendered = objects(*settings)
+            spec = pod_templates(rendered)["eps-driver"]["spec"]
+            container = spec["containers"][0]
+            variables = {e["name"]: e["value"] for e in container["env"]}
+            self.assertEqual(variables["EPS_SECURITY__TRUST_DOMAIN"], domain)
+            mount = next(m for m in container["volumeMounts"]
+                         if m["mountPath"] == variables["EPS_SECURITY__DIR"])
+            volume = next(v for v in spec["volumes"] if v["name"] == mount["name"])
+            self.assertEqual(volume["secret"], {"secretName": "eps-scheduler-tls",
+                                                "defaultMode": 0o440})
+            if settings:
+                made = rendered["Certificate", "eps-scheduler"]["spec"]
+                self.assertEqual((made["secretName"], made["uris"]), (
+                    "eps-scheduler-tls", ["spiffe://here.org/eps/scheduler"]))
+
     def test_a_start_has_time_for_the_state(self):
         for state, rate, seconds in [("4Gi", "100Mi", 142), ("1Ti", "1Gi", 2108),
                                      ("1Mi", "1Gi", 61)]:
@@ -262,6 +309,12 @@ class ObjectsTest(unittest.TestCase):
             "template"]["spec"]
         self.assertEqual(server["terminationGracePeriodSeconds"], 115)
         self.assertIn("--servers.drain_timeout=100s", server["containers"][0]["args"])
+        source = os.path.join(ROOT, "cli", "launch", "service", "driven_job.cc")
+        with open(source, encoding="utf-8") as f:
+            patience = re.search(r"seconds kInterruptPatience\{(\d+)\}", f.read())
+        driver = objects()["StatefulSet", "eps-driver"]["spec"]["template"]["spec"]
+        self.assertGreaterEqual(driver["terminationGracePeriodSeconds"],
+                                int(patience.group(1)) + 15)
 
     def test_everybody_knows_the_same_servers(self):
         rendered = objects(*VARIANTS["large"])
@@ -272,10 +325,12 @@ class ObjectsTest(unittest.TestCase):
         self.assertIs(service["spec"]["publishNotReadyAddresses"], True)
         expected = ",".join("eps-servers-%d.eps-servers:50151" % i
                             for i in range(servers["replicas"]))
-        named = [argument for each in pod_templates(rendered).values()
-                 for argument in each["spec"]["containers"][0]["args"] if ":50151," in argument]
-        self.assertEqual({a.partition("=")[2] for a in named}, {expected})
-        self.assertEqual(len(named), 4)
+        named = []
+        for each in pod_templates(rendered).values():
+            container = each["spec"]["containers"][0]
+            said = container["args"] + [e.get("value", "") for e in container.get("env", [])]
+            named += [text.rpartition("=")[2] for text in said if ":50151," in text]
+        self.assertEqual(named, [expected] * 4)
 
 
 def selects(selector, labels):
@@ -334,11 +389,17 @@ class NetworkTest(unittest.TestCase):
 
     def test_metrics_are_for_one_namespace(self):
         plain = [o["spec"] for (kind, _), o in objects().items() if kind == "NetworkPolicy"]
-        for policies, expected in [(plain, []), (self.policies, ["monitoring"])]:
-            found = [side["namespaceSelector"]["matchLabels"]["kubernetes.io/metadata.name"]
-                     for policy in policies for rule in policy.get("ingress", [])
-                     for side in rule["from"] if "namespaceSelector" in side]
-            self.assertEqual(found, expected)
+        for policies, expected in [(plain, set()), (self.policies, {"server", "worker"})]:
+            open_to = [(policy, side, rule["ports"])
+                       for policy in policies for rule in policy.get("ingress", [])
+                       for side in rule["from"] if "namespaceSelector" in side]
+            for _, side, ports in open_to:
+                self.assertEqual(side, {"namespaceSelector": {"matchLabels": {
+                    "kubernetes.io/metadata.name": "monitoring"}}})
+                self.assertEqual([p["port"] for p in ports], [9464])
+            self.assertEqual({component for component, labels in self.pods.items()
+                              if any(selects(p["podSelector"], labels) for p, _, _ in open_to)},
+                             expected)
 
 
 if __name__ == "__main__":

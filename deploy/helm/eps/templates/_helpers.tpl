@@ -104,9 +104,9 @@ securityContext:
 {{- end }}
 {{- end -}}
 
-{{- /* The files that driver and workers read. */ -}}
-{{- define "eps.jobMounts" -}}
-- name: job
+{{- /* What driver and workers read. */ -}}
+{{- define "eps.dataMounts" -}}
+- name: files
   mountPath: /etc/eps
   readOnly: true
 {{- if .Values.data.claim }}
@@ -118,10 +118,10 @@ securityContext:
   mountPath: /tmp
 {{- end -}}
 
-{{- define "eps.jobVolumes" -}}
-- name: job
+{{- define "eps.dataVolumes" -}}
+- name: files
   configMap:
-    name: {{ .Release.Name }}-job-{{ include "eps.jobDigest" . }}
+    name: {{ .Release.Name }}-files
 {{- if .Values.data.claim }}
 - name: data
   persistentVolumeClaim:
@@ -132,22 +132,6 @@ securityContext:
   emptyDir: {medium: Memory, sizeLimit: 64Mi}
 {{- end -}}
 
-{{- define "eps.jobDigest" -}}
-{{ toJson .Values.job | sha256sum | trunc 8 }}
-{{- end -}}
-
-{{- /* How a Job takes failures of its pods. Call it with the exit codes that end the Job, because they
-repeat until somebody changes something (docs/reference/cli.md). A pod that was stopped or evicted
-does not count as failed. */ -}}
-{{- define "eps.failurePolicy" -}}
-podFailurePolicy:
-  rules:
-    - action: Ignore
-      onPodConditions:
-        - {type: DisruptionTarget, status: "True"}
-    - action: FailJob
-      onExitCodes: {containerName: eps, operator: In, values: {{ toJson . }}}
-    - action: Ignore
-      onExitCodes: {containerName: eps, operator: In, values: [130, 143]}
-podReplacementPolicy: Failed
+{{- define "eps.filesDigest" -}}
+{{ toJson .Values.files | sha256sum | trunc 16 | quote }}
 {{- end -}}
