@@ -6,18 +6,21 @@
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
-# NAME: podman, slurm, prometheus, packaging, roots, wheels, ray, docker-compose, helm, kubeconform,
-# schemas, jobset-schemas; default all. FOLDER keeps them for the next run.
+# NAME: podman, slurm, prometheus, etcd, packaging, roots, wheels, ray, docker-compose, helm,
+# kubeconform, schemas, jobset-schemas, kube-apiserver, kubectl, cert-manager; default all. FOLDER
+# keeps what Debian does not have for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
 readonly slurm_packages=(slurmctld slurmd slurm-client munge)
 readonly packaging_packages=(debootstrap patchelf zstd gcc python3-pip)
+readonly etcd_packages=(etcd-server)
 readonly compose=github.com/docker/compose/v2@v2.40.3
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
 readonly kubernetes=1.36.3
 readonly jobset=sigs.k8s.io/jobset@v0.12.0
+readonly cert_manager=github.com/cert-manager/cert-manager@v1.18.2
 export USER=${USER:-$(id -un)} HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 
 say() { echo "install_tools: $*"; }
@@ -93,6 +96,7 @@ install_ray() {
     fail "pip could not install Ray; run this again (apt-get install python3-pip, if it is missing)"
   mv "$tools/ray.new" "$tools/ray"
 }
+install_etcd() { install_packages "${etcd_packages[@]}"; }
 
 # The module of compose replaces nothing, but its program has no path that "go install" takes.
 install_docker-compose() {
@@ -124,17 +128,45 @@ install_jobset-schemas() {
   mv "$tools/jobset-schemas.new" "$tools/jobset-schemas"
 }
 
+install_kube-apiserver() { build_kubernetes kube-apiserver; }
+install_kubectl() { build_kubernetes kubectl; }
+
+# build_kubernetes NAME: builds a program of Kubernetes. Its module takes the modules of its staging
+# folder, which are published as v0.N.N, and only a module that requires it can replace them.
+build_kubernetes() {
+  local sources
+  sources=$(module_folder "k8s.io/kubernetes@v$kubernetes")
+  mkdir -p "$work/kubernetes"
+  cat >"$work/kubernetes/go.mod" <<END
+module build
+$(grep '^go ' "$sources/go.mod")
+require k8s.io/kubernetes v$kubernetes
+$(sed -n "s|^[[:space:]]*\(k8s.io/[^ ]*\) => ./staging/.*|replace \1 => \1 v0.${kubernetes#1.}|p" \
+    "$sources/go.mod")
+END
+  (cd "$work/kubernetes" && go build -mod=mod -trimpath -o "$tools/$1.new" \
+    -ldflags "-s -w -X k8s.io/component-base/version.gitVersion=v$kubernetes" \
+    "k8s.io/kubernetes/cmd/$1")
+  mv "$tools/$1.new" "$tools/$1"
+}
+
+# The definitions of cert-manager's objects.
+install_cert-manager() {
+  cp -r "$(module_folder "$cert_manager")/deploy/crds" "$tools/cert-manager.new"
+  mv "$tools/cert-manager.new" "$tools/cert-manager"
+}
+
 (($# >= 1)) || fail "usage: install_tools.sh FOLDER [NAME...]"
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
-(($# > 0)) || set -- podman slurm prometheus packaging roots wheels ray docker-compose helm \
-  kubeconform schemas jobset-schemas
+(($# > 0)) || set -- podman slurm prometheus etcd packaging roots wheels ray docker-compose helm \
+  kubeconform schemas jobset-schemas kube-apiserver kubectl cert-manager
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do
   case $name in
-    podman | slurm | prometheus | packaging) ;;
+    podman | slurm | prometheus | etcd | packaging) ;;
     *)
       if [[ -e $tools/$name ]]; then continue; fi
       [[ $name == roots || $name == wheels || $name == ray ]] || command -v go >/dev/null ||
