@@ -10,7 +10,7 @@ import threading
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-TIMEOUT_SECONDS = 900  # ends what hangs; a slow machine is no error
+TIMEOUT_SECONDS = 1800  # ends what hangs; a slow machine is no error
 HEALTH_SECONDS = 1
 
 
@@ -66,12 +66,11 @@ runroot = "%s"
                        env={**self.environment, "IMAGE_TOOL": "podman"}, check=True,
                        stdout=subprocess.DEVNULL, timeout=600)
 
-    def run(self, *arguments, check=True):
-        """Runs podman, and returns its output."""
-        done = subprocess.run(["podman", *arguments], env=self.environment,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_SECONDS,
-                              check=False)
+    def run(self, *arguments, check=True, given=None):
+        """Runs podman with a text as its input, and returns its output."""
+        done = subprocess.run(["podman", *arguments], env=self.environment, input=given or "",
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                              timeout=TIMEOUT_SECONDS, check=False)
         if check and done.returncode != 0:
             raise AssertionError("podman %s ended with %d: %s" % (
                 " ".join(arguments), done.returncode, (done.stdout + done.stderr)[-2000:]))

@@ -1,9 +1,13 @@
-"""Runs the containers of the rendered chart with podman, as the pods' specifications say, asks the
-probes of the servers, and compares the result of the job with that of the same job on this machine.
+"""Runs the containers of the rendered chart with podman, as the pods' specifications say: asks the
+probes, submits jobs with the commands of docs/guides/kubernetes.md, kills and replaces containers,
+and compares the results with those of the same jobs on this machine.
 
 Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
 
+import json
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -14,7 +18,6 @@ import urllib.request
 import yaml
 
 import podman
-import pods
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
@@ -22,15 +25,23 @@ import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 
 BINARIES = TOOLS = None
 CHART = os.path.join(ROOT, "deploy", "helm", "eps")
-STEPS = 200  # of the job in values.yaml
+GUIDE = os.path.join(ROOT, "docs", "guides", "kubernetes.md")
+INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
+STEPS = 200  # of the guide's job
+MORE_STEPS = 400  # of a job in which containers end
+STEPS_BETWEEN_ENDS = 20
+# A step takes about 150 ms, so that containers end in the middle of a job.
+SLOW = "--env=EPS_WORKER__PASS_TIME=10ms"
+TERMINATED = 143
+PATIENCE_SECONDS = 1800
 
 
 def render():
     """Returns {component: object} of the objects that make pods, and the data of the ConfigMap."""
     text = subprocess.run(
         [os.path.join(TOOLS, "helm"), "template", "eps", CHART, "--kube-version=1.36.3",
-         "--set=image.tag=latest"], check=True, stdout=subprocess.PIPE,
-        text=True, timeout=60).stdout
+         "--set=image.tag=latest,workers.config.worker\\.threads=1"], check=True,
+        stdout=subprocess.PIPE, text=True, timeout=60).stdout
     found, files = {}, {}
     for each in yaml.safe_load_all(text):
         if each["kind"] == "ConfigMap":
@@ -41,6 +52,16 @@ def render():
             labels = each["spec"]["template"]["metadata"]["labels"]
             found[labels["app.kubernetes.io/component"]] = each
     return found, files
+
+
+def read_guide():
+    """Returns the guide's job, and the commands that it runs in the driver's container, without
+    what the shell does with files."""
+    with open(GUIDE, encoding="utf-8") as f:
+        text = f.read()
+    job = re.search(r"^cat > job.yaml <<END\n(.*?)^END$", text, re.M | re.S).group(1)
+    return job, [shlex.split(command) for command in re.findall(
+        r"^kubectl exec (?:-i )?eps-driver-0 -- ([^<\n]*?)(?: < job.yaml)?$", text, re.M)]
 
 
 def probe(url):
@@ -57,62 +78,223 @@ class RenderedTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="eps-rendered-")
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
+        cls.podman = podman.Podman(os.path.join(cls.folder, "podman"))
+        cls.addClassCleanup(cls.podman.stop)
+        cls.podman.build_images(BINARIES)
         cls.rendered, files = render()
-        count = cls.rendered["server"]["spec"]["replicas"]
-        cls.pods = pods.Pods(BINARIES, cls.folder,
-                             ["eps-servers-%d.eps-servers" % i for i in range(count)])
-        cls.addClassCleanup(cls.pods.stop)
-        cls.pods.build()
-        cls.job = cls.pods.write_config(files)
-        cls.pods.make_secrets({role: "eps-%s-tls" % role
-                               for role in ("server", "driver", "worker", "viewer")})
+        cls.job, cls.commands = read_guide()
+        os.chmod(cls.folder, 0o755)
+        cls.make_files(files)
+        cls.make_secrets()
+        cls.podman.run("network", "create", "--internal", "pods")
+        subnet = json.loads(cls.podman.run("network", "inspect", "pods"))[0]["subnets"][0]["subnet"]
+        # A pod of a StatefulSet keeps its name; here, also its address.
+        cls.addresses = {
+            "%s-%d" % (component, i): "%s.%d" % (subnet.rpartition(".")[0], first + i)
+            for component, first in (("server", 10), ("driver", 20), ("worker", 30))
+            for i in range(cls.rendered[component]["spec"]["replicas"])}
+
+    @classmethod
+    def make_files(cls, files):
+        """Makes the folder that stands for the ConfigMap, with the links that the kubelet makes."""
+        folder = os.path.join(cls.folder, "files")
+        os.makedirs(os.path.join(folder, "..version"))
+        os.symlink("..version", os.path.join(folder, "..data"))
+        for name, text in files.items():
+            with open(os.path.join(folder, "..version", name), "w", encoding="utf-8") as f:
+                f.write(text)
+            os.symlink(os.path.join("..data", name), os.path.join(folder, name))
+
+    @classmethod
+    def make_secrets(cls):
+        """Makes the folders that stand for the secrets, as docs/guides/kubernetes.md says."""
+        def certs(*arguments):
+            subprocess.run([os.path.join(BINARIES, "eps"), "certs", *arguments], check=True,
+                           stdout=subprocess.DEVNULL, cwd=cls.folder, timeout=60)
+
+        certs("init", "ca")
+        for role in ("server", "driver", "worker", "scheduler", "viewer"):
+            hosts = ["--hosts=eps-servers-0.eps-servers,eps-servers-1.eps-servers"]
+            certs("issue", "ca", "--role=" + role, "--out=eps-%s-tls" % role,
+                  *(hosts if role == "server" else []))
+            # A pod's group may read the files of its secret.
+            folder = os.path.join(cls.folder, "eps-%s-tls" % role)
+            os.chmod(folder, 0o755)
+            for name in os.listdir(folder):
+                os.chmod(os.path.join(folder, name), 0o444)
 
     def pod_of(self, component):
         found = self.rendered[component]
         return (found if component == "test" else found["spec"]["template"])["spec"]
 
-    def start(self, name, component, **options):
-        self.pods.start(name, self.pod_of(component), **options)
-        self.addCleanup(self.pods.remove, name)
+    def mounts(self, spec, name):
+        """Returns podman's arguments for the mounts of a pod, whose claims have its name."""
+        volumes = {v["name"]: v for v in spec.get("volumes", [])}
+        result = []
+        for mount in spec["containers"][0].get("volumeMounts", []):
+            volume = volumes.get(mount["name"], {})
+            if "emptyDir" in volume:
+                result.append("--tmpfs=%s:rw,size=64m,mode=1777" % mount["mountPath"])
+            elif "configMap" in volume:
+                result.append("--volume=%s:%s:ro" % (os.path.join(self.folder, "files"),
+                                                     mount["mountPath"]))
+            elif "secret" in volume:
+                result.append("--volume=%s:%s:ro" % (
+                    os.path.join(self.folder, volume["secret"]["secretName"]),
+                    mount["mountPath"]))
+            else:
+                result.append("--volume=%s-%s:%s" % (mount["name"], name, mount["mountPath"]))
+        return result
 
-    def assert_ends_well(self, name):
-        self.assertEqual(self.pods.exit_code(name), 0, self.pods.logs(name))
+    def start(self, name):
+        """Starts the container of a pod with the options that its specification stands for."""
+        component, _, index = name.partition("-")
+        spec = self.pod_of(component)
+        container = spec["containers"][0]
+        self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
+        user = spec["securityContext"]
+        options = ["--name=" + name, "--network=pods", "--cap-drop=ALL",
+                   "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
+                   "--user=%d:%d" % (user["runAsUser"], user["runAsGroup"]),
+                   "--memory=" + container["resources"]["limits"]["memory"].rstrip("i")]
+        if index:
+            # With a new MAC address, the others would not reach a container that starts again.
+            last = int(self.addresses[name].rpartition(".")[2])
+            options += ["--ip=" + self.addresses[name], "--mac-address=02:00:00:00:00:%02x" % last]
+        options += ["--add-host=eps-servers-%s.eps-servers:%s" % (each[7:], address)
+                    for each, address in self.addresses.items() if each.startswith("server-")]
+        options += [SLOW] if component == "worker" else []
+        for variable in container.get("env", []):
+            value = variable.get("value")
+            if value is None:
+                self.assertEqual(variable["valueFrom"]["fieldRef"]["fieldPath"], INDEX)
+                value = index
+            options.append("--env=%s=%s" % (variable["name"], value))
+        self.podman.run("run", "--detach", *options, *self.mounts(spec, name),
+                        container["image"], *container["args"])
+        self.addCleanup(self.podman.run, "rm", "--force", "--time=1", name, check=False)
+
+    def exit_code(self, name):
+        state = podman.wait_for("the end of " + name, lambda: (
+            lambda s: s["Status"] == "exited" and s)(self.podman.inspect(name)["State"]))
+        return state["ExitCode"]
+
+    def logs(self):
+        """Returns what the containers said last, with times."""
+        said = []
+        for name in self.addresses:
+            done = subprocess.run(["podman", "logs", "--timestamps", "--tail=20", name],
+                                  env=self.podman.environment, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+            said.append("== %s: %s\n%s" % (name, self.podman.inspect(name)["State"]["Status"],
+                                           done.stdout))
+        return "\n".join(said)
 
     def assert_probes_answer(self):
-        container = self.pod_of("server")["containers"][0]
-        ports = {p["name"]: p["containerPort"] for p in container["ports"]}
-        for address in self.pods.hosts.values():
-            for name in ("startupProbe", "livenessProbe", "readinessProbe"):
-                asked = container[name]["httpGet"]
-                url = "http://%s:%d%s" % (address, ports[asked["port"]], asked["path"])
-                podman.wait_for("%s: %s says %s" % (name, url, probe(url)),
-                                lambda: probe(url) == 200, seconds=30)
+        for name, address in self.addresses.items():
+            container = self.pod_of(name.partition("-")[0])["containers"][0]
+            ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
+            for key in ("startupProbe", "livenessProbe", "readinessProbe"):
+                if key in container:
+                    asked = container[key]["httpGet"]
+                    url = "http://%s:%d%s" % (address, ports[asked["port"]], asked["path"])
+                    podman.wait_for("%s of %s" % (key, name), lambda: probe(url) == 200, seconds=30)
 
-    def test_the_containers_train(self):
-        for i, address in enumerate(self.pods.hosts.values()):
-            self.start("server-%d" % i, "server", address=address,
-                       claims={"state": "state-%d" % i})
+    def up(self):
+        """Starts all pods, with new volumes."""
+        self.addCleanup(self.podman.run, "volume", "prune", "--force")
+        for name in self.addresses:
+            self.start(name)
         self.assert_probes_answer()
-        self.start("test", "test")
-        self.assert_ends_well("test")
-        self.start("driver", "driver", claims={"out": "out"})
-        workers = ["worker-%d" % i for i in range(self.rendered["worker"]["spec"]["completions"])]
-        for i, name in enumerate(workers):
-            self.start(name, "worker", index=i)
-        for name in ["driver", *workers]:
-            self.assert_ends_well(name)
-        self.assertEqual(small_job.outcome(os.path.join(BINARIES, "eps"),
-                                           os.path.join(self.pods.volume("out"), "first"), STEPS),
-                         self.outcome_here())
 
-    def outcome_here(self):
-        """Returns the outcome of the job on this machine, without containers."""
-        out, eps = os.path.join(self.folder, "here"), os.path.join(BINARIES, "eps")
-        subprocess.run([eps, "train", "--config=" + os.path.join(self.job, "job.yaml"),
-                        "--model=" + os.path.join(self.job, "model.json"), "--servers=2",
-                        "--workers=2", "--out=" + out], check=True, stdout=subprocess.DEVNULL,
-                       timeout=600)
-        return small_job.outcome(eps, out, STEPS)
+    def eps(self, *arguments, given=None):
+        return self.podman.run("exec", *(["--interactive"] if given else []), "driver-0",
+                               "/usr/bin/eps", *arguments, given=given)
+
+    def submit(self, name, **settings):
+        job = yaml.safe_load(self.job)
+        job["training"].update(settings)
+        self.eps("submit", "-f", "-", "--name=" + name, given=yaml.safe_dump(job))
+
+    def wait_for(self, name, what, reached):
+        """Waits until a job is as wanted, and returns it. Its lead may be away meanwhile."""
+        def look():
+            said = self.podman.run("exec", "driver-0", "/usr/bin/eps", "job", "show", name,
+                                   "--json", check=False)
+            job = json.loads(said or "{}")
+            return job if said and reached(job) else None
+
+        try:
+            return podman.wait_for("%s of %s" % (what, name), look, seconds=PATIENCE_SECONDS)
+        except AssertionError as error:
+            raise AssertionError("%s\n%s" % (error, self.logs())) from error
+
+    def wait_for_step(self, name, step):
+        return self.wait_for(name, "step %d" % step, lambda job: job["step"] >= step)["step"]
+
+    def assert_succeeds(self, name, **settings):
+        """Waits for the end of a job, and compares its outcome with one on this machine."""
+        shown = self.wait_for(name, "the end", lambda job: job["exit_code"] is not None)
+        self.assertEqual(shown["phase"], "SUCCEEDED", "%s\n%s" % (shown, self.logs()))
+        eps = os.path.join(BINARIES, "eps")
+        volume = json.loads(self.podman.run("volume", "inspect", "out-driver-0"))[0]["Mountpoint"]
+        steps = settings.get("steps", STEPS)
+        here = tempfile.mkdtemp(dir=self.folder)
+        with open(here + ".yaml", "w", encoding="utf-8") as f:
+            f.write(self.job)
+        subprocess.run(
+            [eps, "train", "--config=" + here + ".yaml", "--servers=2", "--workers=2",
+             "--worker.threads=1", "--out=" + here,
+             "--model=" + os.path.join(self.folder, "files", "model.json"),
+             *["--training.%s=%s" % item for item in settings.items()]],
+            check=True, stdout=subprocess.DEVNULL, timeout=600)
+        self.assertEqual(small_job.outcome(eps, os.path.join(volume, name), steps),
+                         small_job.outcome(eps, here, steps))
+
+    def test_the_commands_of_the_guide_work(self):
+        self.up()
+        self.start("test")
+        self.assertEqual(self.exit_code("test"), 0, self.logs())
+        said = []
+        for command in self.commands[:4]:
+            self.assertEqual(command[0], "/usr/bin/eps")
+            said.append(self.eps(*command[1:], given=self.job if command[1] == "submit" else None))
+        self.assertIn("job first: QUEUED", said[0])
+        self.assertRegex(said[1], r"\nfirst +SUCCEEDED +200/200 ")
+        self.assertIn("first ", said[2])
+        self.assertIn("shard 1 of 2", said[3])
+        self.assert_succeeds("first")
+
+    def test_jobs_outlive_a_killed_driver(self):
+        self.up()
+        self.submit("first", steps=MORE_STEPS)
+        self.submit("second", seed=5)
+        self.wait_for_step("first", STEPS_BETWEEN_ENDS)
+        self.eps("job", "pause", "first", "--wait")
+        self.assertEqual(self.commands[4][1:], ["job", "resume", "first"])
+        self.eps(*self.commands[4][1:])
+        self.wait_for_step("first", 2 * STEPS_BETWEEN_ENDS)
+        self.podman.kill_process("driver-0")
+        self.assertNotEqual(self.exit_code("driver-0"), 0)
+        self.podman.run("start", "driver-0")
+        self.assert_succeeds("first", steps=MORE_STEPS)
+        self.assert_succeeds("second", seed=5)
+
+    def test_an_upgrade_keeps_the_job(self):
+        self.up()
+        self.submit("first", steps=MORE_STEPS)
+        step = 0
+        # Kubernetes replaces the pods of a StatefulSet from the last one to the first one.
+        for name in ("server-1", "server-0", "driver-0", "worker-1", "worker-0"):
+            step += STEPS_BETWEEN_ENDS
+            self.wait_for_step("first", step)
+            grace = self.pod_of(name.partition("-")[0])["terminationGracePeriodSeconds"]
+            self.podman.run("stop", "--time=%d" % grace, name)
+            self.assertEqual(self.exit_code(name), TERMINATED, self.logs())
+            self.podman.run("start", name)
+            self.assert_probes_answer()
+        self.assertLess(self.wait_for_step("first", step), MORE_STEPS, "the upgrade hit the job")
+        self.assert_succeeds("first", steps=MORE_STEPS)
 
 
 if __name__ == "__main__":
