@@ -98,15 +98,18 @@ int Fail(const absl::Status& status) {
 
 }  // namespace
 
-int RunServer(ServerOptions options, const std::function<void(const Server&)>& ready) {
+int RunServer(ServerOptions options, const std::function<absl::Status()>& prepare) {
   SignalFile signals;
   if (!signals.ok()) return Fail(absl::InternalError("signalfd failed"));
+  if (prepare) {
+    const absl::Status prepared = prepare();
+    if (!prepared.ok()) return Fail(prepared);
+  }
   options.end_process = [] { kill(getpid(), SIGTERM); };
   auto server = Server::Start(options);
   if (!server.ok()) return Fail(server.status());
   std::printf("eps serve: listening on %s\n", (*server)->address().c_str());
   std::fflush(stdout);
-  if (ready) ready(**server);
   const int signal = signals.Wait();
   EPS_LOG_INFO((signal == SIGTERM ? "SIGTERM" : "SIGINT"));
   if (signal == SIGTERM && options.drain_timeout_ms > 0) {

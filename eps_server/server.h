@@ -85,11 +85,12 @@ class Server {
 
 // Runs a server until SIGTERM or SIGINT, as `eps serve` does, and returns the exit code of the
 // process: 143 or 130 if its job is unfinished, else 0. Prints the line "eps serve: listening on
-// HOST:PORT" to stdout, then calls `ready` unless it is null. After SIGTERM it drains for at most
-// options.drain_timeout_ms; a second signal ends that. The next one ends the process at once.
-// Errors go to stderr. Call it from main() before starting other threads, because it blocks both
-// signals in its own thread and in all threads that start from it.
-int RunServer(ServerOptions options, const std::function<void(const Server&)>& ready);
+// HOST:PORT" to stdout. After SIGTERM it drains for at most options.drain_timeout_ms; a second
+// signal ends that. The next one ends the process at once. Errors go to stderr. Call it from main()
+// before starting other threads, because it blocks both signals in its own thread and in all
+// threads that start from it: a signal would end the process in any other thread. `prepare` is
+// called between, and may start threads; null: nothing is to be done.
+int RunServer(ServerOptions options, const std::function<absl::Status()>& prepare);
 
 }  // namespace eps
 

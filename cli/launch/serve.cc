@@ -45,7 +45,6 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
 }  // namespace
 
 absl::Status RunServe(const Config& config) {
-  EPS_RETURN_IF_ERROR(UseSecurity(config.security));
   ServerOptions options;
   options.listen = config.servers.listen;
   options.http = config.servers.http;
@@ -73,7 +72,8 @@ absl::Status RunServe(const Config& config) {
   }
   options.drain_timeout_ms = static_cast<uint64_t>(config.servers.drain_timeout_ms);
   options.scrub_bytes_per_second = config.storage.scrub;
-  const int code = RunServer(options, nullptr);
+  // Certificates are read again by a thread.
+  const int code = RunServer(options, [&] { return UseSecurity(config.security); });
   if (code == 0) return absl::OkStatus();
   return WithExitCode(absl::InternalError(""), static_cast<ExitCode>(code));
 }

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -173,6 +174,13 @@ class SecurityTest(unittest.TestCase):
             silent.settimeout(TIMEOUT_SECONDS)
             self.assertEqual(silent.recv(4096), b"")
         self.assertIn("idle", self.on_board("viewer", "status"))
+
+    def test_sigterm_reaches_the_server(self):
+        # No thread that reads certificates again takes the signal.
+        self.serve()
+        for server in self.children:
+            server.send_signal(signal.SIGTERM)
+        self.assertEqual([server.wait(timeout=TIMEOUT_SECONDS) for server in self.children], [0, 0])
 
     def test_open_addresses_need_a_certificate(self):
         said = self.call("serve", "--listen=0.0.0.0:0", code=NOT_ALLOWED)
