@@ -65,7 +65,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> ConnectToServer(const std::string
 }
 
 bool IsAway(const absl::Status& status) {
-  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  // A server that ends cancels the calls that are still open.
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
 }
 
 std::string NewRequestId(absl::string_view rpc) {

@@ -128,11 +128,13 @@ const std::map<v1::Role, std::set<std::string>>& Expected() {
         "Scheduler/WatchJobs", "Scheduler/ClaimJob", "Scheduler/ReportJob"}},
       {v1::ROLE_SCHEDULER,
        {"Control/WatchSteps", "Scheduler/SubmitJob", "Scheduler/ListJobs", "Scheduler/WatchJobs",
-        "Scheduler/UpdateJob", "Scheduler/CheckpointJob", "Scheduler/RemoveJob"}},
+        "Scheduler/UpdateJob", "Scheduler/CheckpointJob", "Scheduler/RemoveJob",
+        "Scheduler/DrainWorker", "Scheduler/DrainServer"}},
       {v1::ROLE_ADMIN,
        {"Control/GetJob", "Control/ExportState", "Control/WatchSteps", "Scheduler/SubmitJob",
         "Scheduler/ListJobs", "Scheduler/WatchJobs", "Scheduler/UpdateJob",
-        "Scheduler/CheckpointJob", "Scheduler/RemoveJob"}},
+        "Scheduler/CheckpointJob", "Scheduler/RemoveJob", "Scheduler/DrainWorker",
+        "Scheduler/DrainServer"}},
       {v1::ROLE_VIEWER, {"Control/WatchSteps", "Scheduler/ListJobs", "Scheduler/WatchJobs"}},
   };
   return *expected;

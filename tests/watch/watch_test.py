@@ -47,7 +47,8 @@ class WatchTest(unittest.TestCase):
         # With exact clipping, all layers would be updated together at the end of the step.
         self.job.submit("first", STEPS, **{"training.clip": "lagged"})
         self.job.drive("10ms")
-        self.job.wait_until(lambda: self.lead().get("state") == "running")
+        self.job.wait_until(lambda: self.lead().get("state") == "running" and
+                            self.job.state()["jobs"])
         state = self.job.state()
         self.assertEqual([s["address"] for s in state["servers"]], self.job.addresses)
         self.assertEqual([s["error"] for s in state["servers"]], ["", ""])
