@@ -88,8 +88,8 @@ class Server {
 // HOST:PORT" to stdout. After SIGTERM it drains for at most options.drain_timeout_ms; a second
 // signal ends that. The next one ends the process at once. Errors go to stderr. Call it from main()
 // before starting other threads, because it blocks both signals in its own thread and in all
-// threads that start from it: a signal would end the process in any other thread. `prepare` is
-// called between, and may start threads; null: nothing is to be done.
+// threads that start from it: a signal would end the process in any other thread. `prepare`, unless
+// it is null, is called after that, and may start threads.
 int RunServer(ServerOptions options, const std::function<absl::Status()>& prepare);
 
 }  // namespace eps

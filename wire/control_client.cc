@@ -419,4 +419,11 @@ absl::StatusOr<v1::StatusReply> ControlClient::GetStatus(size_t server,
   return reply;
 }
 
+std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job) {
+  constexpr uint32_t kMost = 255;
+  if (job.state() != v1::JOB_STATE_FAILED) return std::nullopt;
+  if (job.failure_code() == 0 || job.failure_code() > kMost) return std::nullopt;
+  return static_cast<ExitCode>(job.failure_code());
+}
+
 }  // namespace eps

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/exit_code.h"
 #include "base/ids.h"
 #include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
@@ -151,6 +152,10 @@ class ControlClient {
   grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
   bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;
 };
+
+// Returns the exit code for programs that end with this failed job; nullopt if the job has not
+// failed, or its servers give no code.
+std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job);
 
 }  // namespace eps
 

@@ -1,11 +1,15 @@
 #include "worker/await_job.h"
 
 #include <memory>
+#include <optional>
 #include <thread>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/exit_code.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "wire/client_calls.h"
 #include "wire/control_client.h"
 
@@ -18,13 +22,16 @@ constexpr std::chrono::seconds kLookTimeout{2};
 constexpr std::chrono::milliseconds kPause{200};
 constexpr std::chrono::seconds kSilence{10};
 
+absl::StatusOr<v1::StatusReply> Look(const std::string& server) {
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<ControlClient> client,
+                       ControlClient::Connect({server}, Clock::now() + kLookTimeout));
+  return client->GetStatus(0, kLookTimeout);
+}
+
 // Returns what is missing; empty if the worker can join. Other errors than a server that is away
 // are left to the Join, which names them.
 std::string Missing(const std::string& server, JobId done) {
-  absl::StatusOr<std::unique_ptr<ControlClient>> client =
-      ControlClient::Connect({server}, Clock::now() + kLookTimeout);
-  const absl::StatusOr<v1::StatusReply> status =
-      client.ok() ? (*client)->GetStatus(0, kLookTimeout) : client.status();
+  const absl::StatusOr<v1::StatusReply> status = Look(server);
   if (IsAway(status.status())) return absl::StrCat("server ", server, " to answer");
   if (!status.ok()) return "";
   if (status->job_id() != 0 && JobId(status->job_id()) == done) {
@@ -56,6 +63,12 @@ absl::Status AwaitJob(const std::string& server, JobId done, std::chrono::millis
     }
     std::this_thread::sleep_for(kPause);
   }
+}
+
+absl::Status WithFailureCode(absl::Status failed, const std::string& server) {
+  const absl::StatusOr<v1::StatusReply> job = Look(server);
+  const std::optional<ExitCode> code = job.ok() ? FailureCodeOf(*job) : std::nullopt;
+  return code.has_value() ? WithExitCode(std::move(failed), *code) : failed;
 }
 
 }  // namespace eps

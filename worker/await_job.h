@@ -18,6 +18,10 @@ namespace eps {
 absl::Status AwaitJob(const std::string& server, JobId done, std::chrono::milliseconds timeout,
                       const std::function<bool()>& interrupted);
 
+// Returns `failed`, which ended a worker, with the exit code that `server` gives for the end of its
+// job, if it does: after a lost server the same command may succeed. Blocks for at most 4 s.
+absl::Status WithFailureCode(absl::Status failed, const std::string& server);
+
 }  // namespace eps
 
 #endif  // EPS_WORKER_AWAIT_JOB_H_

@@ -216,6 +216,7 @@ class Worker {
         done_ = job_;
         continue;
       }
+      if (absl::IsFailedPrecondition(status)) return WithFailureCode(status, options_.servers[0]);
       if (!absl::IsAborted(status)) return status;
       if (interrupted_()) {
         return absl::CancelledError(absl::StrCat("interrupted; ", status.message()));

@@ -66,13 +66,6 @@ absl::Status FailureOf(const v1::StatusReply& status) {
 
 }  // namespace
 
-std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job) {
-  constexpr uint32_t kMost = 255;
-  if (job.state() != v1::JOB_STATE_FAILED) return std::nullopt;
-  if (job.failure_code() == 0 || job.failure_code() > kMost) return std::nullopt;
-  return static_cast<ExitCode>(job.failure_code());
-}
-
 absl::StatusOr<std::unique_ptr<JobStart>> JobStart::Open(const DriverJob* job) {
   std::unique_ptr<JobStart> start(new JobStart(job));
   EPS_ASSIGN_OR_RETURN(const std::string folder, ResumeFolder(job->config.checkpoint));

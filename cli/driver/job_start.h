@@ -17,10 +17,6 @@
 
 namespace eps {
 
-// Returns the exit code for programs that end with this failed job; nullopt if the job has not
-// failed, or its servers give no code.
-std::optional<ExitCode> FailureCodeOf(const v1::StatusReply& job);
-
 // The state that a job starts from: new weights, a checkpoint, or the state of durable servers.
 // Prints which one it uses. Thread-compatible.
 class JobStart {

@@ -294,6 +294,8 @@ TEST_F(GateDeskTest, ARestartedJobStaysPaused) {
   EXPECT_EQ(Gates(), "board@0 ");
   GateDesk next(&facts_, &queries_, &outbox_);
   next.Continue(desk_);
+  next.On(event::Gate{StreamId(7), "driver", 4, false, DriverLease{1, 3}});
+  EXPECT_THAT(outbox_.Take(), Contains(HasSubstr("is over"))) << "also in a new term";
   next.On(event::Standing{JobStanding::kDriven});
   v1::StatusReply status;
   next.FillStatus(&status);

@@ -235,10 +235,11 @@ void LeaseTable::Deal(uint64_t now_ms) {
     BeginDeal(open.size());
     if (!deal_to_.has_value()) return;
   } else if (now_ms >= DealBy()) {
-    if (helps)
+    if (helps) {
       give();
-    else
+    } else {
       EndHolders(now_ms);
+    }
   }
   if (!FreeParts().empty() && free_since_ms_ == kNever) free_since_ms_ = now_ms;
   next_ms_ = std::min(next_ms_, DealBy());

@@ -278,9 +278,9 @@ TEST_F(LeaseDealTest, FewerWorkersGetLargerShares) {
   Yield(kC);
   Come(kA);
   EXPECT_THAT(table_.PartsOf(kA), IsEmpty()) << "one has not reached its border";
+  Come(kC);
   Yield(kB);
   EXPECT_THAT(table_.PartsOf(kA), SizeIs(8));
-  Come(kC);
   EXPECT_THAT(table_.standbys(), ElementsAre(kC));
   EXPECT_THAT(Yielding(), IsEmpty());
 }
@@ -351,6 +351,25 @@ TEST_F(LeaseDealTest, AStandbyReplacesALostWorker) {
   table_.Leave(kC, now_);
   EXPECT_THAT(table_.PartsOf(kA), ElementsAre(4, 5, 6, 7));
   EXPECT_THAT(Yielding(), IsEmpty()) << "the shares are equal";
+}
+
+TEST_F(LeaseDealTest, UnequalSharesAreDealtAgain) {
+  table_.SetTarget(3, now_);
+  Come(kA);
+  Come(kB);
+  Yield(kA);
+  Come(kC);
+  Come(0xd);
+  for (const uint64_t nonce : {kB, kC}) Yield(nonce);
+  for (const uint64_t nonce : {kA, kB}) Come(nonce);
+  Come(0xe);
+  table_.TakeChanges();
+  table_.CloseSession(0xd, now_);
+  table_.CloseSession(kA, now_);
+  now_ = kLimits.close_grace_ms;
+  table_.Advance(now_);
+  EXPECT_THAT(table_.PartsOf(0xe), SizeIs(5)) << "at once";
+  EXPECT_THAT(Yielding(), ElementsAre(kB, 0xe));
 }
 
 TEST_F(LeaseDealTest, SurvivorsTakeOverWhatIsLost) {
