@@ -206,6 +206,8 @@ class RenderedTest(unittest.TestCase):
         for name in self.addresses:
             self.start(name)
         self.assert_probes_answer()
+        podman.wait_for("a way from the driver to the lead", lambda: self.podman.run(
+            "exec", "driver-0", "/usr/bin/eps", "job", "ls", "--json", check=False))
 
     def eps(self, *arguments, given=None):
         return self.podman.run("exec", *(["--interactive"] if given else []), "driver-0",
