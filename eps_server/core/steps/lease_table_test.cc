@@ -233,6 +233,14 @@ class LeaseDealTest : public testing::Test {
     table_.Join(nonce, {}, now_);
     table_.Beat(nonce, 0, true, now_);
   }
+  // Lets kB hold the first half of the parts, and kC the second one.
+  void DealToTwo() {
+    table_.SetTarget(2, now_);
+    Come(kA);
+    Come(kB);
+    Yield(kA);
+    Come(kC);
+  }
   // Returns who shall yield since the last call, in order of nonces.
   std::vector<uint64_t> Yielding() {
     std::vector<uint64_t> nonces;
@@ -267,11 +275,7 @@ TEST_F(LeaseDealTest, AnotherWorkerGetsItsShare) {
 }
 
 TEST_F(LeaseDealTest, FewerWorkersGetLargerShares) {
-  table_.SetTarget(2, now_);
-  Come(kA);
-  Come(kB);
-  Yield(kA);
-  Come(kC);
+  DealToTwo();
   table_.TakeChanges();
   table_.SetTarget(1, now_);
   EXPECT_THAT(Yielding(), ElementsAre(kB, kC));
@@ -299,11 +303,7 @@ TEST_F(LeaseDealTest, SharesDifferByOnePart) {
 
 // It cannot reach its border without the parts of the others.
 TEST_F(LeaseDealTest, AHolderInMidStepGetsHelp) {
-  table_.SetTarget(2, now_);
-  Come(kA);
-  Come(kB);
-  Yield(kA);
-  Come(kC);
+  DealToTwo();
   table_.SetTarget(1, now_);
   table_.TakeChanges();
   Yield(kC);
@@ -321,11 +321,7 @@ TEST_F(LeaseDealTest, AHolderInMidStepGetsHelp) {
 
 // The last worker is in the middle of a step that the lost one had begun.
 TEST_F(LeaseDealTest, ASurvivorInMidStepStartsAgain) {
-  table_.SetTarget(2, now_);
-  Come(kA);
-  Come(kB);
-  Yield(kA);
-  Come(kC);
+  DealToTwo();
   table_.Leave(kC, now_);
   table_.TakeChanges();
   table_.Advance(LeaseTable::kDealMs - 1);
@@ -341,11 +337,7 @@ TEST_F(LeaseDealTest, ASurvivorInMidStepStartsAgain) {
 }
 
 TEST_F(LeaseDealTest, AStandbyReplacesALostWorker) {
-  table_.SetTarget(2, now_);
-  Come(kA);
-  Come(kB);
-  Yield(kA);
-  Come(kC);
+  DealToTwo();
   Come(kA);
   table_.TakeChanges();
   table_.Leave(kC, now_);
@@ -373,11 +365,7 @@ TEST_F(LeaseDealTest, UnequalSharesAreDealtAgain) {
 }
 
 TEST_F(LeaseDealTest, SurvivorsTakeOverWhatIsLost) {
-  table_.SetTarget(2, now_);
-  Come(kA);
-  Come(kB);
-  Yield(kA);
-  Come(kC);
+  DealToTwo();
   table_.TakeChanges();
   table_.CloseSession(kC, now_);
   now_ = kLimits.close_grace_ms;
