@@ -29,10 +29,11 @@ std::vector<BoardJob> JobBoard::Standings() const {
     const v1::Job& job = entry.second.record.job;
     if (job.driver().generation() == 0) continue;
     JobStanding standing = JobStanding::kHeld;
-    if (!job.driver().driver_nonce().empty())
+    if (!job.driver().driver_nonce().empty()) {
       standing = JobStanding::kDriven;
-    else if (WaitsForDriver(job))
+    } else if (WaitsForDriver(job)) {
       standing = JobStanding::kUndriven;
+    }
     standings.push_back(
         {job.job_id(), {head_.board, job.driver().generation()}, standing, job.workers_wanted()});
   }

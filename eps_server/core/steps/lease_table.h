@@ -48,12 +48,12 @@ class LeaseTable {
     uint64_t last_holder = 0;    // valid while it is free; 0: there was none
     End ended = End::kExpired;   // how the lease of last_holder ended
   };
-  // A process got its leases (no `end`), or is no longer known.
+  // A process got its leases (no `end`), shall give them back (`yields`), or is no longer known.
   struct Change {
     uint64_t nonce = 0;
     std::optional<End> end;
     std::vector<uint32_t> parts;  // that it got, or that it held until now
-    bool yields = false;          // not that, but it shall give back its leases and come back
+    bool yields = false;          // it got nothing: it shall give back its leases and come back
   };
 
   LeaseTable(uint32_t parts, const Limits& limits);
