@@ -103,14 +103,12 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(
 // How the process meets others: who may call it, and on which disk it keeps its state. Immutable.
 class Exposure {
  public:
-  explicit Exposure(const ServerOptions& options)
+  // `guard_or_null` checks the callers; null without TLS.
+  Exposure(const ServerOptions& options, std::shared_ptr<RoleGuard> guard_or_null)
       : insecure_(!IsLoopback(options.listen) && !UsesTls(options.listen)),
         storage_path_(options.storage.has_value() ? options.storage->path : ""),
-        guard_(UsesTls(options.listen)
-                   ? std::make_shared<RoleGuard>(ProcessIdentityOrNull()->trust_domain())
-                   : nullptr) {}
+        guard_(std::move(guard_or_null)) {}
 
-  // Checks the role of each caller; null without TLS.
   const std::shared_ptr<RoleGuard>& guard_or_null() const { return guard_; }
   // Returns all facts but those about the board.
   ProcessFacts Facts() const;
@@ -140,11 +138,11 @@ ProcessFacts Exposure::Facts() const {
 class Server::Impl {
  public:
   Impl(const ServerOptions& options, MemoryAccount* account,
-       std::unique_ptr<DurableStorage> storage_or_null)
+       std::unique_ptr<DurableStorage> storage_or_null, std::shared_ptr<RoleGuard> guard_or_null)
       : storage_(std::move(storage_or_null)),
         pool_(std::make_unique<ThreadPool>(
             options.threads > 0 ? options.threads : static_cast<int>(UsableProcessors()))),
-        exposure_(options),
+        exposure_(options, std::move(guard_or_null)),
         peers_(options.peers),
         host_(std::make_unique<JobHost>(Environment(options, account), Records(), &peers_)),
         control_(host_.get(), &process_),
@@ -284,6 +282,7 @@ absl::Status Server::Impl::Listen(const ServerOptions& options) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   SetServerOptions(&builder);
+  if (exposure_.guard_or_null() != nullptr) SetConnectionAge(options.connection_age_ms, &builder);
   grpc::ResourceQuota transports("server");
   transports.Resize(std::clamp(process_.account->limit_bytes() / kTransportShare,
                                kMinTransportBytes, kMaxTransportBytes));
@@ -409,11 +408,17 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (limit == 0) {
     EPS_ASSIGN_OR_RETURN(limit, AvailableMemory());
   }
+  std::shared_ptr<RoleGuard> guard;
+  if (UsesTls(options.listen)) {
+    EPS_ASSIGN_OR_RETURN(
+        guard, RoleGuard::Create(ProcessIdentityOrNull()->trust_domain(), options.tokens));
+  }
   std::unique_ptr<DurableStorage> storage;
   if (options.storage.has_value()) {
     EPS_ASSIGN_OR_RETURN(storage, DurableStorage::Open(*options.storage));
   }
-  auto impl = std::make_unique<Impl>(options, NewAccount(limit), std::move(storage));
+  auto impl =
+      std::make_unique<Impl>(options, NewAccount(limit), std::move(storage), std::move(guard));
   if (!options.http.empty()) EPS_RETURN_IF_ERROR(impl->ServeHttp(options.http));
   EPS_RETURN_IF_ERROR(impl->OpenBoard(options.end_process));
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());

@@ -11,21 +11,24 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "eps_server/rpc/role_guard.h"
 #include "storage/backends/durable_storage.h"
 
 namespace eps {
 
 // How to run a server. The keys servers.* and storage.* of docs/reference/config.md set these.
 struct ServerOptions {
-  std::string listen = "127.0.0.1:0";   // HOST:PORT; port 0 picks a free one
-  std::string http;                     // HOST:PORT of probes and metrics; empty disables
-  int threads = 0;                      // that reduce, update and encode; 0 uses all cores
-  uint64_t memory_limit_bytes = 0;      // 0 uses the memory that is available at the start
-  bool insecure = false;                // allow addresses beyond this machine without TLS
-  std::vector<std::string> peers;       // servers to connect to; empty: loopback addresses only
-  size_t max_connections = 4096;        // at a time; fewer if the process may open few files
-  uint64_t part_timeout_ms = 60'000;    // an eager job ends if a part is gone for longer
-  uint64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
+  std::string listen = "127.0.0.1:0";       // HOST:PORT; port 0 picks a free one
+  std::string http;                         // HOST:PORT of probes and metrics; empty disables
+  int threads = 0;                          // that reduce, update and encode; 0 uses all cores
+  uint64_t memory_limit_bytes = 0;          // 0 uses the memory that is available at the start
+  bool insecure = false;                    // allow addresses beyond this machine without TLS
+  TokenRules tokens;                        // with TLS only
+  uint64_t connection_age_ms = 86'400'000;  // with TLS: its peer then connects again; 0: never
+  std::vector<std::string> peers;           // servers to connect to; empty: loopback addresses only
+  size_t max_connections = 4096;            // at a time; fewer if the process may open few files
+  uint64_t part_timeout_ms = 60'000;        // an eager job ends if a part is gone for longer
+  uint64_t push_timeout_ms = 30'000;        // from the credit of a gradient to its last byte
   uint64_t gate_timeout_ms = 30'000;    // a gate that lapses ends so long after its last request
   uint64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
   uint64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat
@@ -50,9 +53,10 @@ struct ServerOptions {
 class Server {
  public:
   // Returns a server that already listens. Returns InvalidArgument for a bad address,
-  // PermissionDenied for one beyond this machine without `insecure`, and Unavailable if the port is
-  // taken; these errors name the configuration key. With options.storage, also returns errors from
-  // opening the storage or from reopening the job that it served before.
+  // PermissionDenied for one beyond this machine without `insecure`, errors of RoleGuard::Create,
+  // and Unavailable if the port is taken; these errors name the configuration key. With
+  // options.storage, also returns errors from opening the storage or from reopening the job that it
+  // served before.
   static absl::StatusOr<std::unique_ptr<Server>> Start(const ServerOptions& options);
   // Calls Shutdown with no grace period.
   ~Server();

@@ -169,4 +169,16 @@ void SetServerOptions(grpc::ServerBuilder* builder) {
   builder->AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, kHandshakeTimeoutMs);
 }
 
+void SetConnectionAge(uint64_t age_ms, grpc::ServerBuilder* builder) {
+  if (age_ms == 0) return;
+  constexpr uint64_t kGraceShare = 100;
+  constexpr uint64_t kMinGraceMs = 1000;
+  const auto argument = [](uint64_t ms) {
+    return static_cast<int>(std::min<uint64_t>(ms, std::numeric_limits<int>::max()));
+  };
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, argument(age_ms));
+  builder->AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS,
+                              argument(std::max(age_ms / kGraceShare, kMinGraceMs)));
+}
+
 }  // namespace eps

@@ -2,6 +2,7 @@
 #define EPS_WIRE_CHANNEL_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -63,6 +64,12 @@ std::shared_ptr<grpc::Channel> NewChannel(const std::string& address);
 // kMaxStreamsPerConnection. The server answers a compressed message with UNIMPLEMENTED before it is
 // inflated.
 void SetServerOptions(grpc::ServerBuilder* builder);
+
+// Has a server end each connection at about that age, so that its peer connects again, with the
+// certificate that it has then, and with an authority that is still valid. Calls that are open get
+// 1/100 of the age more, at least a second, and end with UNAVAILABLE: clients continue them. 0 sets
+// no limit.
+void SetConnectionAge(uint64_t age_ms, grpc::ServerBuilder* builder);
 
 // Checks "HOST:PORT" with a port in 1…65535 (0 too if `allow_any_port`). Returns InvalidArgument.
 absl::Status CheckAddress(absl::string_view address, bool allow_any_port);

@@ -356,8 +356,12 @@ absl::Status Worker::TrainUntilFenced() {
 }  // namespace
 
 absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>& interrupted) {
-  const SecurityConfig& security = options.config.security;
-  EPS_RETURN_IF_ERROR(UseSecurity(security.dir, security.tls, security.trust_domain));
+  const SecurityConfig& config = options.config.security;
+  SecurityOptions security;
+  security.dir = config.dir;
+  security.trust_domain = config.trust_domain;
+  security.token = config.token;
+  EPS_RETURN_IF_ERROR(UseSecurity(std::move(security), config.tls));
   JoinOptions join;
   join.rank = static_cast<uint32_t>(options.config.worker.rank);
   join.count = static_cast<uint32_t>(options.config.worker.count);

@@ -203,11 +203,15 @@ struct WorkerConfig {
   std::string http;                   // HOST:PORT of eps worker's probes and metrics; empty: none
 };
 
-// Certificates, and where TLS is used.
+// Certificates and tokens, and where TLS is used.
 struct SecurityConfig {
-  std::string dir;                   // holds tls.key, tls.crt and ca.crt; empty: plaintext
-  std::string tls = "auto";          // auto: not on loopback | always
-  std::string trust_domain = "eps";  // of the roles in certificates
+  std::string dir;                         // holds tls.key, tls.crt and ca.crt; empty: plaintext
+  std::string tls = "auto";                // auto: not on loopback | always
+  std::string trust_domain = "eps";        // of the roles in certificates
+  std::string token;                       // file with the token of this process; empty: none
+  std::string token_keys;                  // of servers: file with the keys that verify tokens
+  std::string tokens = "optional";         // of servers: optional | required
+  int64_t connection_age_ms = 86'400'000;  // of servers; 0 sets no limit
 };
 
 // Progress lines, event files and the comparison with a plan.

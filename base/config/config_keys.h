@@ -2,21 +2,17 @@
 #define EPS_BASE_CONFIG_CONFIG_KEYS_H_
 
 // The keys of the settings that do not define a job's bits, written as in base/job/keys.h, and the
-// walk over all keys of a configuration. These two files define all keys.
+// walk over all keys of a configuration. These files, and security_keys.h, define all keys.
 
 #include "absl/strings/str_cat.h"
 #include "base/config/config.h"
+#include "base/config/security_keys.h"
+#include "base/config/text_rules.h"
 #include "base/job/key_rules.h"
 #include "base/job/keys.h"
 #include "base/job/schedule.h"
 
 namespace eps {
-
-// Rules that also determine how a value is written.
-struct SizeText {};      // a uint64_t: "16GiB"
-struct DurationText {};  // an int64_t of milliseconds: "30s"
-struct TimeoutText {};   // as DurationText, and at least a second
-struct AddressList {};   // a text that may also be a YAML list
 
 template <class V>
 void LoraKeys(V* v, LoraConfig* l) {
@@ -233,18 +229,6 @@ void WorkerKeys(V* v, WorkerConfig* w) {
          "How long a worker waits until its servers answer and hold a job; 0 waits for ever.");
   v->Key("worker.stay", &w->stay, AnyValue(),
          "Waits for the servers' next job after one has ended, however long that takes.");
-}
-
-template <class V>
-void SecurityKeys(V* v, SecurityConfig* s) {
-  v->Key("security.dir", &s->dir, AnyValue(),
-         "Folder with this process's certificate: tls.key, tls.crt and ca.crt, as eps certs issue "
-         "writes them; files that change are read again. With it, all connections but those over "
-         "loopback use mutual TLS 1.3; empty: plaintext.");
-  v->Key("security.tls", &s->tls, AnyValue(),
-         "auto: connections over loopback stay plaintext; always: they use TLS, too.");
-  v->Key("security.trust_domain", &s->trust_domain, AnyValue(),
-         "Trust domain of the roles in certificates: spiffe://TRUST_DOMAIN/eps/ROLE.");
 }
 
 template <class V>

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -80,6 +81,13 @@ absl::Status ReplaceFile(const std::string& path, const std::string& content) {
   EPS_RETURN_IF_ERROR(WriteSynced(temporary, content));
   EPS_RETURN_IF_ERROR(RenamePath(temporary, path));
   return SyncPath(FolderOf(path));
+}
+
+absl::Status ReplaceSecret(const std::string& path, const std::string& content) {
+  const mode_t before = umask(077);
+  const absl::Status written = ReplaceFile(path, content);
+  umask(before);
+  return written;
 }
 
 absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose) {

@@ -29,6 +29,10 @@ absl::Status WriteSynced(const std::string& path, const std::string& content);
 // content.
 absl::Status ReplaceFile(const std::string& path, const std::string& content);
 
+// The same for a file that only its owner may read, at any moment. Not at the same time as another
+// thread creates files: it changes the process's umask meanwhile.
+absl::Status ReplaceSecret(const std::string& path, const std::string& content);
+
 // Creates an empty folder below TMPDIR (or /tmp) whose name begins with "eps-<purpose>-". The
 // caller removes it.
 absl::StatusOr<std::string> MakeTemporaryFolder(absl::string_view purpose);

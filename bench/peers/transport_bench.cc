@@ -127,7 +127,9 @@ class Child {
 // Gives this process the certificate in a folder. An empty folder is plaintext.
 bool UseCertificate(const std::string& folder) {
   if (folder.empty()) return true;
-  const absl::Status status = UseSecurity(folder, "always", "eps");
+  SecurityOptions security;
+  security.dir = folder;
+  const absl::Status status = UseSecurity(std::move(security), "always");
   if (!status.ok()) std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return status.ok();
 }

@@ -137,6 +137,12 @@ BENCHMARKS = {
         "A server may take servers.drain_timeout and 2 s. Digests and metrics are compared with "
         "those of a run that nobody disturbed.",
         ["//cli:eps", "//worker:eps-worker"], [["bench/record/rolling_restart.py"]]),
+    "guard": Benchmark(
+        "The guard of roles and tokens",
+        "Processor time that a server with TLS spends on a call before its handler runs: it reads "
+        "the role in the caller's certificate, looks the RPC up, and verifies the token. The goal "
+        "is at most 20 microseconds.",
+        ["//bench:guard_bench"], [["bazel-bin/bench/guard_bench", "25"]]),
     "topk": Benchmark(
         "Sparse gradients",
         "Bits per sent element against the entropy of their positions, encoding against dense "

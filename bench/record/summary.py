@@ -64,6 +64,8 @@ FIGURES = (
     judged("transport", "chunk stream", "protobuf calls", "throughput / protobuf calls"),
     judged("transport", "chunk stream over mutual TLS", "chunk stream",
            "throughput with mutual TLS / without it"),
+    limited("guard", "microseconds of a server for the role and token of a call", "20",
+            "microseconds a call, role and token"),
     judged("one-pass", "decode, update and encode in one pass", "six passes",
            "six passes / one pass"),
     judged("one-pass", "update with MX9 output", "the update alone", "update / with encoding"),

@@ -27,6 +27,14 @@ absl::StatusOr<uint64_t> CutSteps(const StorageConfig& storage) {
       "storage.cut_steps: expected auto or a number of steps, found \"", storage.cut_steps, "\""));
 }
 
+absl::StatusOr<TokenRules> RulesOf(const SecurityConfig& security) {
+  if (security.tokens != "optional" && security.tokens != "required") {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "security.tokens: expected optional or required, found \"", security.tokens, "\""));
+  }
+  return TokenRules{security.token_keys, security.tokens == "required"};
+}
+
 // Returns the steps that a log must hold between two cuts; 0 if no log is kept.
 absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_steps) {
   if (storage.log == "none") return 0;
@@ -52,6 +60,8 @@ absl::Status RunServe(const Config& config) {
   options.threads = config.servers.threads;
   options.memory_limit_bytes = config.servers.memory_limit;
   options.insecure = config.servers.insecure;
+  EPS_ASSIGN_OR_RETURN(options.tokens, RulesOf(config.security));
+  options.connection_age_ms = static_cast<uint64_t>(config.security.connection_age_ms);
   options.peers = config.servers.peers;
   options.part_timeout_ms = static_cast<uint64_t>(config.servers.worker_timeout_ms);
   options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);

@@ -23,6 +23,11 @@ BoardCounts JobBoard::Counts() const {
   return counts;
 }
 
+const v1::Job* JobBoard::FindOrNull(const std::string& name) const {
+  const auto found = jobs_.find(name);
+  return found == jobs_.end() ? nullptr : &found->second.record.job;
+}
+
 std::vector<BoardJob> JobBoard::Standings() const {
   std::vector<BoardJob> standings;
   for (const auto& entry : jobs_) {
@@ -34,8 +39,11 @@ std::vector<BoardJob> JobBoard::Standings() const {
     } else if (WaitsForDriver(job)) {
       standing = JobStanding::kUndriven;
     }
-    standings.push_back(
-        {job.job_id(), {head_.board, job.driver().generation()}, standing, job.workers_wanted()});
+    standings.push_back({job.job_id(),
+                         {head_.board, job.driver().generation()},
+                         standing,
+                         job.workers_wanted(),
+                         {job.name(), job.uid()}});
   }
   return standings;
 }

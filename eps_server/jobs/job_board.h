@@ -90,6 +90,8 @@ class JobBoard {
   // Lets the plan take effect. REQUIRES: nothing was committed since it was made.
   void Commit(const BoardPlan& plan, int64_t now_ms);
 
+  // Returns the job with that name; null if there is none.
+  const v1::Job* FindOrNull(const std::string& name) const;
   v1::ListJobsReply List(const v1::ListJobsRequest& request) const;
   // Returns OutOfRange unless the board has all changes after that revision of that board.
   absl::Status CheckWatch(uint64_t board, uint64_t from_revision) const;

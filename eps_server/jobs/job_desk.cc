@@ -1,5 +1,6 @@
 #include "eps_server/jobs/job_desk.h"
 
+#include <algorithm>
 #include <iterator>
 #include <optional>
 #include <random>
@@ -49,6 +50,26 @@ std::function<void(absl::StatusOr<v1::Job>)> ReplyWithLease(JobDesk::Done<Reply>
   };
 }
 
+// Returns the name of the only job that the caller may reach; empty if it may reach all, or if its
+// job is not on the board.
+std::string OnlyJob(const JobBoard& board, const CallerScope& caller) {
+  if (!caller.is_limited() || !caller.name.empty()) return caller.name;
+  const v1::ListJobsReply all = board.List({});
+  for (const v1::Job& job : all.jobs()) {
+    if (caller.Reaches({job.name(), job.uid()})) return job.name();
+  }
+  return "";
+}
+
+// Removes the jobs that the caller may not reach.
+void RemoveForeign(const CallerScope& caller, v1::ListJobsReply* reply) {
+  auto* const jobs = reply->mutable_jobs();
+  const auto foreign = [&caller](const v1::Job& job) {
+    return !caller.Reaches({job.name(), job.uid()});
+  };
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), foreign), jobs->end());
+}
+
 }  // namespace
 
 JobDesk::Environment JobDesk::Environment::Default() {
@@ -79,60 +100,91 @@ absl::StatusOr<std::unique_ptr<JobDesk>> JobDesk::Open(Environment environment,
   return desk;
 }
 
-void JobDesk::Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
+template <class Request>
+void JobDesk::Change(Request request, CallerScope caller, PlanOf<Request> plan,
+                     std::function<void(absl::StatusOr<v1::Job>)> done) {
+  work_.Post([this, request = std::move(request), caller = std::move(caller), plan,
+              done = std::move(done)] {
     Do(
-        [&](const JobBoard& board) {
+        [&](const JobBoard& board) -> absl::StatusOr<BoardPlan> {
+          EPS_RETURN_IF_ERROR(CheckCaller(caller, request.name()));
+          return (board.*plan)(request);
+        },
+        done);
+  });
+}
+
+void JobDesk::Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done,
+                     CallerScope caller) {
+  work_.Post([this, request = std::move(request), done = ReplyWithJob(std::move(done)),
+              caller = std::move(caller)] {
+    Do(
+        [&](const JobBoard& board) -> absl::StatusOr<BoardPlan> {
+          EPS_RETURN_IF_ERROR(CheckCaller(caller, request.name()));
           return board.Submit(request, RandomId(environment_.random), environment_.wall_ms());
         },
-        ReplyWithJob(done));
+        done);
   });
 }
 
-void JobDesk::Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
-    Do([&](const JobBoard& board) { return board.Update(request); }, ReplyWithJob(done));
-  });
+void JobDesk::Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done,
+                     CallerScope caller) {
+  Change(std::move(request), std::move(caller), &JobBoard::Update, ReplyWithJob(std::move(done)));
 }
 
-void JobDesk::Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
-    Do([&](const JobBoard& board) { return board.Checkpoint(request); }, ReplyWithJob(done));
-  });
+void JobDesk::Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done,
+                         CallerScope caller) {
+  Change(std::move(request), std::move(caller), &JobBoard::Checkpoint,
+         ReplyWithJob(std::move(done)));
 }
 
-void JobDesk::Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
-    Do([&](const JobBoard& board) { return board.Remove(request); },
-       [&done](const absl::StatusOr<v1::Job>& job) {
-         job.ok() ? done(v1::RemoveJobReply()) : done(job.status());
-       });
-  });
+void JobDesk::Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done,
+                     CallerScope caller) {
+  Change(std::move(request), std::move(caller), &JobBoard::Remove,
+         [done = std::move(done)](const absl::StatusOr<v1::Job>& job) {
+           job.ok() ? done(v1::RemoveJobReply()) : done(job.status());
+         });
 }
 
-void JobDesk::Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
-    Do([&](const JobBoard& board) { return board.Claim(request); },
-       ReplyWithLease<v1::ClaimJobReply>([this, done](absl::StatusOr<v1::ClaimJobReply> reply) {
-         if (reply.ok()) reply->set_board(board_name_);
-         done(std::move(reply));
-       }));
-  });
+void JobDesk::Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done, CallerScope caller) {
+  auto reply = ReplyWithLease<v1::ClaimJobReply>(
+      [this, done = std::move(done)](absl::StatusOr<v1::ClaimJobReply> claimed) {
+        if (claimed.ok()) claimed->set_board(board_name_);
+        done(std::move(claimed));
+      });
+  work_.Post(
+      [this, request = std::move(request), reply = std::move(reply), caller = std::move(caller)] {
+        Do(
+            [&](const JobBoard& board) -> absl::StatusOr<BoardPlan> {
+              v1::ClaimJobRequest claim = request;
+              if (claim.name().empty()) claim.set_name(OnlyJob(board, caller));
+              EPS_RETURN_IF_ERROR(CheckCaller(caller, claim.name()));
+              return board.Claim(claim);
+            },
+            reply);
+      });
 }
 
-void JobDesk::Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
-    Do([&](const JobBoard& board) { return board.Report(request); }, ReplyWithLease(done));
-  });
+void JobDesk::Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done,
+                     CallerScope caller) {
+  Change(std::move(request), std::move(caller), &JobBoard::Report, ReplyWithLease(std::move(done)));
 }
 
-void JobDesk::List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done) {
-  work_.Post([this, request = std::move(request), done = std::move(done)] {
-    const absl::Status status = CheckListing(request);
-    if (!status.ok()) return done(status);
-    EndLeases();
-    done(board_->List(request));
-  });
+void JobDesk::List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done, CallerScope caller) {
+  work_.Post(
+      [this, request = std::move(request), done = std::move(done), caller = std::move(caller)] {
+        const absl::Status status = CheckListing(request);
+        if (!status.ok()) return done(status);
+        EndLeases();
+        v1::ListJobsReply reply = board_->List(request);
+        RemoveForeign(caller, &reply);
+        done(std::move(reply));
+      });
+}
+
+absl::Status JobDesk::CheckCaller(const CallerScope& caller, const std::string& name) const {
+  const v1::Job* const job = board_->FindOrNull(name);
+  return caller.Check({name, job == nullptr ? 0 : job->uid()});
 }
 
 void JobDesk::Do(const MakePlan& make, const std::function<void(absl::StatusOr<v1::Job>)>& done) {
@@ -211,9 +263,10 @@ void JobDesk::EndLeases() {
   }
 }
 
-void JobDesk::Watch(uint64_t id, v1::WatchJobsRequest request,
-                    std::shared_ptr<JobWatcher> watcher) {
-  work_.Post([this, id, request = std::move(request), watcher = std::move(watcher)] {
+void JobDesk::Watch(uint64_t id, v1::WatchJobsRequest request, std::shared_ptr<JobWatcher> watcher,
+                    CallerScope caller) {
+  work_.Post([this, id, request = std::move(request), watcher = std::move(watcher),
+              caller = std::move(caller)] {
     EndLeases();
     absl::Status status = stopped_;
     if (status.ok()) status = board_->CheckWatch(request.board(), request.from_revision());
@@ -221,6 +274,7 @@ void JobDesk::Watch(uint64_t id, v1::WatchJobsRequest request,
     OpenWatch& watch = watches_[id];
     watch.watcher = watcher;
     watch.name = request.name();
+    watch.caller = caller;
     watch.revision = request.from_revision();
     TellChanges();
     StartTimer();

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/executor.h"
 #include "base/ids.h"
+#include "base/job/drivers/job_scope.h"
 #include "base/job/drivers/job_standing.h"
 #include "base/mutex.h"
 #include "eps/v1/scheduler.pb.h"
@@ -62,21 +63,25 @@ class JobDesk {
   static absl::StatusOr<std::unique_ptr<JobDesk>> Open(Environment environment,
                                                        KeyValueStore* store_or_null);
 
-  // The operations of the Scheduler service. Unavailable if the change could not be written.
-  void Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done);
-  void Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done);
-  void Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done);
-  void Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done);
-  void Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done);
-  void Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done);
-  void List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done);
+  // The operations of the Scheduler service. Unavailable if the change could not be written;
+  // PermissionDenied for a job that the caller may not reach. A caller of one job lists and claims
+  // that one.
+  void Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done, CallerScope caller = {});
+  void Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done, CallerScope caller = {});
+  void Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done,
+                  CallerScope caller = {});
+  void Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done, CallerScope caller = {});
+  void Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done, CallerScope caller = {});
+  void Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done, CallerScope caller = {});
+  void List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done, CallerScope caller = {});
 
   // Returns the id of a new watch.
   uint64_t NewWatch() { return next_watch_.fetch_add(1); }
   // Begins the watch: `watcher` gets every change after the request's revision, in order, none
   // twice. OutOfRange as the service; ResourceExhausted for a watcher that waits until the board no
   // longer keeps its next event.
-  void Watch(uint64_t id, v1::WatchJobsRequest request, std::shared_ptr<JobWatcher> watcher);
+  void Watch(uint64_t id, v1::WatchJobsRequest request, std::shared_ptr<JobWatcher> watcher,
+             CallerScope caller = {});
   // The watcher wants events again.
   void Continue(uint64_t id);
   // Ends a watch, and does not tell the watcher. The id may be unknown.
@@ -100,9 +105,12 @@ class JobDesk {
   struct OpenWatch {
     std::shared_ptr<JobWatcher> watcher;
     std::string name;       // of the one job that it is about; empty: of all
+    CallerScope caller;     // whose jobs it may see
     uint64_t revision = 0;  // of the last change that it got, or skipped
     bool waits = false;     // for Continue
-    bool Wants(const v1::Job& job) const { return name.empty() || name == job.name(); }
+    bool Wants(const v1::Job& job) const {
+      return (name.empty() || name == job.name()) && caller.Reaches({job.name(), job.uid()});
+    }
   };
   // The answers about the board that must not wait. Plain value.
   struct Summary {
@@ -112,9 +120,17 @@ class JobDesk {
     uint64_t revision = 0;
   };
   using MakePlan = std::function<absl::StatusOr<BoardPlan>(const JobBoard& board)>;
+  template <class Request>
+  using PlanOf = absl::StatusOr<BoardPlan> (JobBoard::*)(const Request&) const;
 
   JobDesk(Environment environment, KeyValueStore* store_or_null);
+  // Makes the change that `plan` returns for a request, if the caller may reach the job it names.
+  template <class Request>
+  void Change(Request request, CallerScope caller, PlanOf<Request> plan,
+              std::function<void(absl::StatusOr<v1::Job>)> done);
   // These run on work_.
+  // Whether a caller may reach the job with that name, or make one of that name.
+  absl::Status CheckCaller(const CallerScope& caller, const std::string& name) const;
   void Do(const MakePlan& make, const std::function<void(absl::StatusOr<v1::Job>)>& done);
   absl::StatusOr<v1::Job> Apply(const MakePlan& make);
   void Commit(const BoardPlan& plan);

@@ -53,11 +53,11 @@ class JobDeskTest : public testing::Test {
     desk_ = *std::move(desk);
   }
   template <class Request, class Reply>
-  absl::StatusOr<Reply> Ask(void (JobDesk::*function)(Request, JobDesk::Done<Reply>),
+  absl::StatusOr<Reply> Ask(void (JobDesk::*function)(Request, JobDesk::Done<Reply>, CallerScope),
                             Request request) {
     absl::StatusOr<Reply> answer = absl::UnknownError("no answer");
-    (desk_.get()->*function)(std::move(request),
-                             [&](absl::StatusOr<Reply> reply) { answer = std::move(reply); });
+    const auto done = [&](absl::StatusOr<Reply> reply) { answer = std::move(reply); };
+    (desk_.get()->*function)(std::move(request), done, CallerScope());
     executor_.RunAll();
     return answer;
   }

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compression/codec.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "eps_server/rpc/calls/session_call.h"
 #include "eps_server/rpc/calls/state_calls.h"
 #include "eps_server/rpc/calls/unary_call.h"
@@ -86,18 +87,19 @@ grpc::ServerUnaryReactor* ControlService::CreateJob(grpc::CallbackServerContext*
     call->Fail(status);
     return call.get();
   }
-  host_->CreateJob(*request, DeadlineOf(*context),
+  host_->CreateJob(*request, ScopeOf(*context), DeadlineOf(*context),
                    [call, place](absl::StatusOr<v1::CreateJobReply> r) {
                      r.ok() ? call->Succeed(*r) : call->Fail(r.status());
                    });
   return call.get();
 }
 
-grpc::ServerUnaryReactor* ControlService::GetJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* ControlService::GetJob(grpc::CallbackServerContext* context,
                                                  const v1::GetJobRequest* request,
                                                  v1::GetJobReply* reply) {
   auto call = UnaryCall<v1::GetJobReply>::New("GetJob", request->request_id(), reply);
-  const absl::StatusOr<std::shared_ptr<JobShell>> job = host_->Find(request->job_id());
+  const absl::StatusOr<std::shared_ptr<JobShell>> job =
+      host_->Find(request->job_id(), ScopeOf(*context));
   if (!job.ok()) {
     call->Fail(job.status());
     return call.get();
@@ -111,7 +113,7 @@ grpc::ServerUnaryReactor* ControlService::GetJob(grpc::CallbackServerContext*,
   return call.get();
 }
 
-grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext* context,
                                                const v1::JoinRequest* request,
                                                v1::JoinReply* reply) {
   auto call = UnaryCall<v1::JoinReply>::New("Join", request->request_id(), reply);
@@ -125,7 +127,7 @@ grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
     call->Fail(status);
     return call.get();
   }
-  auto job = host_->Find(request->job_id());
+  auto job = host_->Find(request->job_id(), ScopeOf(*context));
   if (job.ok()) {
     const StreamId id = call->Attach(*job);
     (*job)->Post(event::Join{id, *request});
@@ -136,13 +138,13 @@ grpc::ServerUnaryReactor* ControlService::Join(grpc::CallbackServerContext*,
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ControlService::Session(
-    grpc::CallbackServerContext*) {
-  return SessionCall::Start(host_);
+    grpc::CallbackServerContext* context) {
+  return SessionCall::Start(host_, ScopeOf(*context));
 }
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* ControlService::ImportState(grpc::CallbackServerContext*,
-                                                                       grpc::ByteBuffer* reply) {
-  return ImportCall::Start(host_, &imports_, reply);
+grpc::ServerReadReactor<grpc::ByteBuffer>* ControlService::ImportState(
+    grpc::CallbackServerContext* context, grpc::ByteBuffer* reply) {
+  return ImportCall::Start(host_, ScopeOf(*context), &imports_, reply);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::ExportState(
@@ -164,25 +166,31 @@ void ControlService::GetStatus(std::function<void(v1::StatusReply)> done) {
   complete(v1::StatusReply());
 }
 
-grpc::ServerUnaryReactor* ControlService::Status(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* ControlService::Status(grpc::CallbackServerContext* context,
                                                  const v1::StatusRequest* request,
                                                  v1::StatusReply* reply) {
   auto call = UnaryCall<v1::StatusReply>::New("Status", request->request_id(), reply);
+  const CallerScope caller = ScopeOf(*context);
   const std::shared_ptr<JobShell> job = host_->job();
-  if (request->job_id() != 0 && (job == nullptr || JobId(request->job_id()) != job->id())) {
+  if (job != nullptr && !caller.Reaches(host_->scope())) {
+    v1::StatusReply stranger;
+    stranger.set_server(process_->address);
+    stranger.set_incarnation(process_->incarnation);
+    call->Succeed(stranger);
+  } else if (request->job_id() != 0 && (job == nullptr || JobId(request->job_id()) != job->id())) {
     call->Fail(job == nullptr ? absl::NotFoundError("this server runs no job")
-                              : host_->Find(request->job_id()).status());
+                              : host_->Find(request->job_id(), caller).status());
   } else {
     GetStatus([call](v1::StatusReply status) { call->Succeed(status); });
   }
   return call.get();
 }
 
-grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext* context,
                                                const v1::GateRequest* request,
                                                v1::GateReply* reply) {
   auto call = UnaryCall<v1::GateReply>::New("Gate", request->request_id(), reply);
-  auto job = host_->Find(request->job_id());
+  auto job = host_->Find(request->job_id(), ScopeOf(*context));
   if (job.ok()) {
     const StreamId id = call->Attach(*job);
     (*job)->Post(event::Gate{

@@ -1,6 +1,7 @@
 #include "eps_server/rpc/data_service.h"
 
 #include "absl/strings/str_cat.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "eps_server/rpc/calls/fetch_call.h"
 #include "eps_server/rpc/calls/push_call.h"
 #include "eps_server/rpc/calls/unary_call.h"
@@ -8,7 +9,7 @@
 
 namespace eps {
 
-grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext* context,
                                                  const v1::BeginStepRequest* request,
                                                  v1::BeginStepReply* reply) {
   auto call = UnaryCall<v1::BeginStepReply>::New("BeginStep", request->request_id(), reply);
@@ -21,7 +22,7 @@ grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext*,
     call->Fail(status);
     return call.get();
   }
-  auto job = host_->Find(request->job_id());
+  auto job = host_->Find(request->job_id(), ScopeOf(*context));
   if (job.ok()) {
     const StreamId id = call->Attach(*job);
     (*job)->Post(event::BeginStep{id, *request});

@@ -1,5 +1,6 @@
 #include "eps_server/rpc/role_guard.h"
 
+#include <ctime>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "google/protobuf/descriptor.h"
 #include "wire/grpc_status.h"
 #include "wire/security/peer_role.h"
@@ -20,7 +22,6 @@ constexpr const char* kServices[] = {"eps.v1.Control", "eps.v1.Data", "eps.v1.Sh
                                      "eps.v1.Scheduler"};
 constexpr absl::string_view kHealth = "/grpc.health.v1.Health/";
 constexpr char kPathKey[] = ":path";
-constexpr char kUriKey[] = "peer_spiffe_id";
 
 }  // namespace
 
@@ -62,13 +63,53 @@ std::set<std::string> AccessTable::Paths() const {
   return paths;
 }
 
+absl::StatusOr<std::shared_ptr<RoleGuard>> RoleGuard::Create(std::string trust_domain,
+                                                             const TokenRules& tokens) {
+  KeyFile keys;
+  if (!tokens.keys_file.empty()) {
+    auto opened = Reloaded<std::vector<TokenKey>>::Open(tokens.keys_file, ParseTokenKeys);
+    if (!opened.ok()) {
+      return absl::Status(
+          opened.status().code(),
+          absl::StrCat("security.token_keys: ", std::string(opened.status().message())));
+    }
+    keys = *std::move(opened);
+  } else if (tokens.required) {
+    return absl::InvalidArgumentError(
+        "security.tokens: required needs security.token_keys, a file with the keys that sign them "
+        "(eps certs token-key makes one)");
+  }
+  return std::shared_ptr<RoleGuard>(
+      new RoleGuard(std::move(trust_domain), std::move(keys), tokens.required));
+}
+
 absl::Status RoleGuard::Check(const InputMetadata& metadata, const grpc::AuthContext& peer) const {
   const auto path = metadata.find(kPathKey);
   if (path == metadata.end()) return absl::PermissionDeniedError("a call without a path");
-  const std::vector<grpc::string_ref> uris = peer.FindPropertyValues(kUriKey);
-  const std::string uri = uris.size() == 1 ? std::string(uris[0].data(), uris[0].size()) : "";
-  EPS_ASSIGN_OR_RETURN(const v1::Role role, RoleOfUri(uri, trust_domain_));
-  return table_.Check(absl::string_view(path->second.data(), path->second.size()), role);
+  EPS_ASSIGN_OR_RETURN(const PeerName name, PeerOfUri(UriOfCaller(peer), trust_domain_));
+  const absl::string_view rpc(path->second.data(), path->second.size());
+  EPS_RETURN_IF_ERROR(table_.Check(rpc, name.role));
+  return absl::StartsWith(rpc, kHealth) ? absl::OkStatus() : CheckToken(metadata, name.role);
+}
+
+absl::Status RoleGuard::CheckToken(const InputMetadata& metadata, v1::Role role) const {
+  const auto token = metadata.find(kTokenMetadata);
+  if (token == metadata.end()) {
+    if (!token_required_ || role == v1::ROLE_SERVER) return absl::OkStatus();
+    return absl::UnauthenticatedError(
+        "this server requires a token (security.tokens): name the file of yours in security.token");
+  }
+  if (keys_or_null_ == nullptr) {
+    return absl::UnauthenticatedError(
+        "this server cannot check the token of this call: give it security.token_keys, or send "
+        "none (security.token)");
+  }
+  EPS_ASSIGN_OR_RETURN(const JobToken read,
+                       VerifyToken({token->second.data(), token->second.size()},
+                                   *keys_or_null_->Get(), std::time(nullptr)));
+  if (read.role == role) return absl::OkStatus();
+  return absl::UnauthenticatedError(absl::StrCat("a token of role ", RoleName(read.role),
+                                                 " with a certificate of role ", RoleName(role)));
 }
 
 grpc::Status RoleGuard::Process(const InputMetadata& metadata, grpc::AuthContext* peer,

@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "base/bytes.h"
 #include "eps_server/jobs/job_rules.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/rpc/calls/unary_call.h"
 #include "wire/payload_message.h"
@@ -40,7 +41,7 @@ class WatchJobsCall final : public WriteCall, public JobWatcher {
     if (!request.ok()) return End(request.status());
     WatchReader(environment.timers, environment.unread_timeout);
     desk_->Watch(watch_, *std::move(request),
-                 std::static_pointer_cast<WatchJobsCall>(shared_from_this()));
+                 std::static_pointer_cast<WatchJobsCall>(shared_from_this()), ScopeOf(*context));
   }
 
   bool OnEvent(const v1::JobEvent& event) override {
@@ -73,8 +74,8 @@ absl::Status SchedulerService::CheckIsLead() const {
 
 template <class Request, class Reply>
 grpc::ServerUnaryReactor* SchedulerService::Answer(
-    const char* method, const Request& request, Reply* reply,
-    void (JobDesk::*function)(Request, JobDesk::Done<Reply>)) {
+    const char* method, grpc::CallbackServerContext* context, const Request& request, Reply* reply,
+    void (JobDesk::*function)(Request, JobDesk::Done<Reply>, CallerScope)) {
   auto call = UnaryCall<Reply>::New(method, request.request_id(), reply);
   CallLimit::Place place;
   absl::Status status = CheckMessageSize(request);
@@ -84,22 +85,25 @@ grpc::ServerUnaryReactor* SchedulerService::Answer(
     call->Fail(status);
     return call.get();
   }
-  (desk_->*function)(request, [call, place](absl::StatusOr<Reply> answer) {
-    answer.ok() ? call->Succeed(*answer) : call->Fail(answer.status());
-  });
+  (desk_->*function)(
+      request,
+      [call, place](absl::StatusOr<Reply> answer) {
+        answer.ok() ? call->Succeed(*answer) : call->Fail(answer.status());
+      },
+      ScopeOf(*context));
   return call.get();
 }
 
-grpc::ServerUnaryReactor* SchedulerService::SubmitJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::SubmitJob(grpc::CallbackServerContext* context,
                                                       const v1::SubmitJobRequest* request,
                                                       v1::SubmitJobReply* reply) {
-  return Answer("SubmitJob", *request, reply, &JobDesk::Submit);
+  return Answer("SubmitJob", context, *request, reply, &JobDesk::Submit);
 }
 
-grpc::ServerUnaryReactor* SchedulerService::ListJobs(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::ListJobs(grpc::CallbackServerContext* context,
                                                      const v1::ListJobsRequest* request,
                                                      v1::ListJobsReply* reply) {
-  return Answer("ListJobs", *request, reply, &JobDesk::List);
+  return Answer("ListJobs", context, *request, reply, &JobDesk::List);
 }
 
 grpc::ServerWriteReactor<grpc::ByteBuffer>* SchedulerService::WatchJobs(
@@ -117,37 +121,37 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* SchedulerService::WatchJobs(
   return call.get();
 }
 
-grpc::ServerUnaryReactor* SchedulerService::UpdateJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::UpdateJob(grpc::CallbackServerContext* context,
                                                       const v1::UpdateJobRequest* request,
                                                       v1::UpdateJobReply* reply) {
-  return Answer("UpdateJob", *request, reply, &JobDesk::Update);
+  return Answer("UpdateJob", context, *request, reply, &JobDesk::Update);
 }
 
-grpc::ServerUnaryReactor* SchedulerService::CheckpointJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::CheckpointJob(grpc::CallbackServerContext* context,
                                                           const v1::CheckpointJobRequest* request,
                                                           v1::CheckpointJobReply* reply) {
-  return Answer("CheckpointJob", *request, reply, &JobDesk::Checkpoint);
+  return Answer("CheckpointJob", context, *request, reply, &JobDesk::Checkpoint);
 }
 
-grpc::ServerUnaryReactor* SchedulerService::RemoveJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::RemoveJob(grpc::CallbackServerContext* context,
                                                       const v1::RemoveJobRequest* request,
                                                       v1::RemoveJobReply* reply) {
-  return Answer("RemoveJob", *request, reply, &JobDesk::Remove);
+  return Answer("RemoveJob", context, *request, reply, &JobDesk::Remove);
 }
 
-grpc::ServerUnaryReactor* SchedulerService::ClaimJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::ClaimJob(grpc::CallbackServerContext* context,
                                                      const v1::ClaimJobRequest* request,
                                                      v1::ClaimJobReply* reply) {
-  return Answer("ClaimJob", *request, reply, &JobDesk::Claim);
+  return Answer("ClaimJob", context, *request, reply, &JobDesk::Claim);
 }
 
-grpc::ServerUnaryReactor* SchedulerService::ReportJob(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::ReportJob(grpc::CallbackServerContext* context,
                                                       const v1::ReportJobRequest* request,
                                                       v1::ReportJobReply* reply) {
-  return Answer("ReportJob", *request, reply, &JobDesk::Report);
+  return Answer("ReportJob", context, *request, reply, &JobDesk::Report);
 }
 
-grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerContext* context,
                                                         const v1::DrainWorkerRequest* request,
                                                         v1::DrainWorkerReply* reply) {
   auto call = UnaryCall<v1::DrainWorkerReply>::New("DrainWorker", request->request_id(), reply);
@@ -161,9 +165,12 @@ grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerCont
   v1::ListJobsRequest list;
   list.set_request_id(request->request_id());
   list.set_name(request->name());
-  desk_->List(list, [call, place, job = host_->job(),
-                     drain = *request](const absl::StatusOr<v1::ListJobsReply>& listed) {
+  desk_->List(list, [call, place, job = host_->job(), drain = *request,
+                     caller = ScopeOf(*context)](const absl::StatusOr<v1::ListJobsReply>& listed) {
     if (!listed.ok()) return call->Fail(listed.status());
+    const JobScope named = {drain.name(), listed->jobs().empty() ? 0 : listed->jobs(0).uid()};
+    const absl::Status allowed = caller.Check(named);
+    if (!allowed.ok()) return call->Fail(allowed);
     if (listed->jobs().empty()) return call->Fail(NoSuchJob(drain.name()));
     if (job == nullptr || JobId(listed->jobs(0).job_id()) != job->id()) {
       return call->Fail(absl::FailedPreconditionError(
@@ -175,10 +182,15 @@ grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerCont
   return call.get();
 }
 
-grpc::ServerUnaryReactor* SchedulerService::DrainServer(grpc::CallbackServerContext*,
+grpc::ServerUnaryReactor* SchedulerService::DrainServer(grpc::CallbackServerContext* context,
                                                         const v1::DrainServerRequest* request,
                                                         v1::DrainServerReply* reply) {
   auto call = UnaryCall<v1::DrainServerReply>::New("DrainServer", request->request_id(), reply);
+  const absl::Status allowed = ScopeOf(*context).CheckUnlimited("a drain of a server");
+  if (!allowed.ok()) {
+    call->Fail(allowed);
+    return call.get();
+  }
   if (drain_ == nullptr) {
     call->Fail(absl::UnimplementedError("DrainServer: this process cannot end its server"));
     return call.get();

@@ -67,10 +67,13 @@ class SchedulerService final : public internal::SchedulerBase {
                                         v1::DrainServerReply* reply) override;
 
  private:
-  // Calls `function` of the desk and answers with what it returns.
+  // Calls `function` of the desk, for the jobs that the caller reaches, and answers with what it
+  // returns.
   template <class Request, class Reply>
-  grpc::ServerUnaryReactor* Answer(const char* method, const Request& request, Reply* reply,
-                                   void (JobDesk::*function)(Request, JobDesk::Done<Reply>));
+  grpc::ServerUnaryReactor* Answer(const char* method, grpc::CallbackServerContext* context,
+                                   const Request& request, Reply* reply,
+                                   void (JobDesk::*function)(Request, JobDesk::Done<Reply>,
+                                                             CallerScope));
   // FailedPrecondition with the lead's address, unless this server is the lead or serves no job.
   absl::Status CheckIsLead() const;
 

@@ -1,13 +1,12 @@
 #include "eps_server/shell/job_host.h"
 
 #include <algorithm>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "eps_server/shell/job_request.h"
 
 namespace eps {
 namespace {
@@ -19,64 +18,9 @@ constexpr std::chrono::milliseconds kRetiredPoll{5};
 constexpr int kRetiredPolls = 2000;
 constexpr size_t kMaxConfigBytes = size_t{256} << 10;
 
-absl::StatusOr<JobSpec> ParseSpec(const std::string& text) {
-  if (text.size() > kMaxSpecTextBytes) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a job spec of ", text.size(), " bytes; at most ", kMaxSpecTextBytes, " are allowed"));
-  }
-  return JobSpec::Parse(text);
-}
-
-absl::StatusOr<std::vector<std::string>> CheckServers(
-    const google::protobuf::RepeatedPtrField<std::string>& servers) {
-  constexpr int kMaxServers = 4096;
-  if (servers.empty()) return absl::InvalidArgumentError("the list of servers is empty");
-  if (servers.size() > kMaxServers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(servers.size(), " servers; at most ", kMaxServers, " are allowed"));
-  }
-  std::set<std::string> seen;
-  for (const std::string& server : servers) {
-    if (!seen.insert(server).second) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("server \"", server, "\" is listed twice; see servers.addresses"));
-    }
-  }
-  return std::vector<std::string>(servers.begin(), servers.end());
-}
-
-// Returns the error for a request that does not match the job that this server holds.
-absl::Status OtherJob(const JobShell& job, const JobSpec& wanted,
-                      const std::vector<std::string>& servers, uint32_t shard, bool durable) {
-  std::string text =
-      absl::StrCat("this server is shard ", job.shard().value(), " of job \"", job.spec().name,
-                   "\" (", absl::Hex(job.id().value()), ") on ", absl::StrJoin(job.servers(), ","));
-  if (job.id() != wanted.id()) {
-    absl::StrAppend(&text, "; the spec of job \"", wanted.name,
-                    "\" differs: ", FirstDifference(wanted.ToText(), job.spec_text()),
-                    ". Start another server for it");
-  } else if (job.servers() != servers) {
-    absl::StrAppend(&text, "; the same job was asked for on ", absl::StrJoin(servers, ","));
-  } else {
-    absl::StrAppend(&text, "; it was asked for as shard ", shard, " (the lead is ", servers[0],
-                    ")");
-  }
-  if (durable) {
-    absl::StrAppend(&text,
-                    ". A server reopens the job that it served before, unless it is "
-                    "started with --storage.reopen=false");
-  }
-  return absl::AlreadyExistsError(text);
-}
-
 bool Has(const std::vector<v1::LeftJob>& left, JobId job) {
   return std::any_of(left.begin(), left.end(),
                      [&](const v1::LeftJob& one) { return JobId(one.job_id()) == job; });
-}
-
-bool Matches(const JobShell& job, const JobSpec& spec, const std::vector<std::string>& servers,
-             uint32_t shard) {
-  return job.id() == spec.id() && job.servers() == servers && job.shard() == ShardId(shard);
 }
 
 }  // namespace
@@ -108,13 +52,26 @@ std::string JobHost::config() const {
   return config_;
 }
 
-absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id) const {
-  std::shared_ptr<JobShell> job = this->job();
+JobScope JobHost::scope() const {
+  MutexLock lock(&mu_);
+  return scope_;
+}
+
+absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Find(uint64_t job_id,
+                                                        const CallerScope& caller) const {
+  std::shared_ptr<JobShell> job;
+  JobScope scope;
+  {
+    MutexLock lock(&mu_);
+    job = job_;
+    scope = scope_;
+  }
   if (job == nullptr) {
     return absl::NotFoundError(
         "this server runs no job; CreateJob makes one (a server that was "
         "restarted has lost its job: start the job again with --resume=latest)");
   }
+  EPS_RETURN_IF_ERROR(caller.Check(scope));
   if (job_id != 0 && JobId(job_id) != job->id()) {
     return absl::NotFoundError(absl::StrCat("job ", absl::Hex(job_id),
                                             " is not here; this server "
@@ -140,12 +97,13 @@ absl::Status JobHost::CheckNotDraining() const {
   return absl::UnavailableError("this server is shutting down and accepts no new jobs and workers");
 }
 
-void JobHost::Install(std::shared_ptr<JobShell> job) {
+void JobHost::Install(std::shared_ptr<JobShell> job, const JobScope& scope) {
   EPS_LOG_INFO("job \"" << job->spec().name << "\" (" << absl::StrCat(absl::Hex(job->id().value()))
                         << "): shard " << job->shard() << " of " << job->servers().size() << ", "
                         << job->reserved_bytes() << " bytes reserved");
   MutexLock lock(&mu_);
   job_ = std::move(job);
+  scope_ = scope;
   config_.clear();
 }
 
@@ -164,7 +122,7 @@ absl::Status JobHost::CheckPeers(const std::vector<std::string>& servers, uint32
 absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
                                                         std::vector<std::string> servers,
                                                         ShardId shard, Term term,
-                                                        const DriverLease& driver) {
+                                                        const Holder& holder) {
   ShellEnvironment environment = environment_;
   environment.lifetime = std::make_shared<int>(0);
   retired_ = environment.lifetime;
@@ -172,13 +130,14 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobHost::Make(JobSpec spec,
       std::shared_ptr<JobShell> job,
       JobShell::Create(std::move(spec), std::move(servers), shard, term, environment));
   if (records_.remember) {
-    EPS_RETURN_IF_ERROR(records_.remember({job->id(), job->servers(), driver}));
+    EPS_RETURN_IF_ERROR(
+        records_.remember({job->id(), job->servers(), holder.driver, holder.scope}));
   }
   retired_.reset();
-  Install(job);
-  driver_ = driver;
-  driver_everywhere_ = !driver.exists();
-  if (driver.exists()) job->Post(event::NewDriver{driver});
+  Install(job, holder.scope);
+  driver_ = holder.driver;
+  driver_everywhere_ = !driver_.exists();
+  if (driver_.exists()) job->Post(event::NewDriver{driver_});
   TellStanding();
   return job;
 }
@@ -189,7 +148,7 @@ absl::Status JobHost::Reopen(ServedSpec served) {
   }
   EPS_ASSIGN_OR_RETURN(const std::shared_ptr<JobShell> job,
                        Make(std::move(served.spec), std::move(served.servers), served.shard,
-                            Term(1), served.driver));
+                            Term(1), {served.driver, served.scope}));
   ready_.store(true, std::memory_order_release);
   if (!job->is_lead()) peers_->OpenLink(job);
   return absl::OkStatus();
@@ -229,15 +188,29 @@ absl::Status JobHost::CheckDriver(const JobSpec& spec, const DriverLease& lease)
                                          driver_.generation, " has the job"));
 }
 
-absl::Status JobHost::TakeDriver(const DriverLease& lease) {
-  if (lease == driver_) return absl::OkStatus();
+JobHost::Holder JobHost::HolderOf(const JobSpec& spec, const DriverLease& lease) const {
+  Holder holder = {lease, {spec.name, 0}};
+  if (!lease.exists() || !records_.find) return holder;
+  const BoardJob found = records_.find(spec.id(), lease);
+  if (!found.scope.name.empty()) holder.scope = found.scope;
+  return holder;
+}
+
+absl::Status JobHost::TakeHolder(const Holder& holder) {
+  if (holder.driver == driver_ && holder.scope == scope()) return absl::OkStatus();
   const std::shared_ptr<JobShell> job = this->job();
   if (records_.remember) {
-    EPS_RETURN_IF_ERROR(records_.remember({job->id(), job->servers(), lease}));
+    EPS_RETURN_IF_ERROR(
+        records_.remember({job->id(), job->servers(), holder.driver, holder.scope}));
   }
-  driver_ = lease;
+  {
+    MutexLock lock(&mu_);
+    scope_ = holder.scope;
+  }
+  if (holder.driver == driver_) return absl::OkStatus();
+  driver_ = holder.driver;
   driver_everywhere_ = false;
-  job->Post(event::NewDriver{lease});
+  job->Post(event::NewDriver{driver_});
   TellStanding();
   return absl::OkStatus();
 }
@@ -292,9 +265,12 @@ std::shared_ptr<JobShell> JobHost::Drop() {
   return std::exchange(job_, nullptr);
 }
 
-void JobHost::CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done) {
-  admission_.Post([this, request = std::move(request), deadline, done = std::move(done)] {
-    WhenRetiredIsGone([this, request, deadline, done] { DoCreate(request, deadline, done); });
+void JobHost::CreateJob(v1::CreateJobRequest request, CallerScope caller,
+                        Clock::time_point deadline, Created done) {
+  admission_.Post([this, request = std::move(request), caller = std::move(caller), deadline,
+                   done = std::move(done)] {
+    WhenRetiredIsGone(
+        [this, request, caller, deadline, done] { DoCreate(request, caller, deadline, done); });
   });
 }
 
@@ -304,8 +280,8 @@ void JobHost::PrepareJob(v1::PrepareJobRequest request, Prepared done) {
   });
 }
 
-void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point deadline,
-                       Created done) {
+void JobHost::DoCreate(const v1::CreateJobRequest& request, const CallerScope& caller,
+                       Clock::time_point deadline, Created done) {
   absl::Status status = CheckNotDraining();
   if (!status.ok()) return done(status);
   auto spec = ParseSpec(request.spec_text());
@@ -320,26 +296,33 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
                                                         kMaxConfigBytes, " are allowed")));
   }
 
-  const DriverLease driver = ToDriverLease(request.lease());
+  const Holder holder = HolderOf(*spec, ToDriverLease(request.lease()));
+  const DriverLease& driver = holder.driver;
+  status = caller.Check(holder.scope);
+  if (!status.ok()) return done(status);
   std::shared_ptr<JobShell> existing = job();
   if (existing != nullptr && !Matches(*existing, *spec, *servers, 0)) {
     if (!Has(LeftJobs(), existing->id())) {
+      status = caller.Check(scope());
+      if (!status.ok()) {
+        return done(absl::AlreadyExistsError("this server has a job that the caller may not see"));
+      }
       return done(OtherJob(*existing, *spec, *servers, 0, environment_.durable));
     }
     existing.reset();
     Retire(absl::AbortedError("it has ended, and another job takes its place"));
     return WhenRetiredIsGone(
-        [this, request, deadline, done] { DoCreate(request, deadline, done); });
+        [this, request, caller, deadline, done] { DoCreate(request, caller, deadline, done); });
   }
   status = CheckDriver(*spec, driver);
   if (!status.ok()) return done(status);
   if (existing == nullptr) {
     Discard(LeftJobs(), spec->id());
-    auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1), driver);
+    auto created = Make(*std::move(spec), *std::move(servers), ShardId(0), Term(1), holder);
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
   }
-  status = TakeDriver(driver);
+  status = TakeHolder(holder);
   if (!status.ok()) return done(status);
   if (!request.config().empty()) {
     MutexLock lock(&mu_);
@@ -355,8 +338,9 @@ void JobHost::DoCreate(const v1::CreateJobRequest& request, Clock::time_point de
     if (creation_->driver == driver) {
       creation_->waiters.push_back(std::move(done));
     } else {
-      creation_->later.push_back(
-          [this, request, deadline, done = std::move(done)] { DoCreate(request, deadline, done); });
+      creation_->later.push_back([this, request, caller, deadline, done = std::move(done)] {
+        DoCreate(request, caller, deadline, done);
+      });
     }
     return;
   }
@@ -381,6 +365,7 @@ void JobHost::PrepareShards(Clock::time_point deadline) {
     request.set_shard(shard);
     request.set_term(1);
     if (creation->driver.exists()) SetMessage(creation->driver, request.mutable_lease());
+    SetMessage(scope(), request.mutable_scope());
     for (const v1::LeftJob& one : LeftJobs()) *request.add_left_jobs() = one;
     peers_->Prepare(job->servers()[shard], std::move(request), deadline - kReplyMargin,
                     [this, creation, shard](absl::StatusOr<v1::PrepareJobReply> reply) {
@@ -458,10 +443,11 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
     return WhenRetiredIsGone([this, request, done] { DoPrepare(request, done); });
   }
   const DriverLease driver = ToDriverLease(request.lease());
+  const Holder holder = {driver, ToJobScope(request.scope())};
   if (existing == nullptr) {
     Discard(left, spec->id());
     const Term term(std::max<uint64_t>(request.term(), 1));
-    auto created = Make(*std::move(spec), *std::move(servers), ShardId(shard), term, driver);
+    auto created = Make(*std::move(spec), *std::move(servers), ShardId(shard), term, holder);
     if (!created.ok()) return done(created.status());
     existing = *std::move(created);
     ready_.store(true, std::memory_order_release);
@@ -473,7 +459,7 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
           absl::StrCat("PrepareJob: a driver with a later lease (generation ", driver_.generation,
                        ", not ", driver.generation, ") has created the job")));
     }
-    status = TakeDriver(driver);
+    status = TakeHolder(holder);
     if (!status.ok()) return done(status);
   }
   v1::PrepareJobReply reply;

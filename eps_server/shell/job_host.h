@@ -9,6 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_scope.h"
 #include "base/job/drivers/job_standing.h"
 #include "base/mutex.h"
 #include "eps/v1/control.pb.h"
@@ -79,9 +80,11 @@ class JobHost {
 
   // Creates the job on all its servers, with this server as the lead. Idempotent: reports the
   // existing job if it is the same. `deadline` is the caller's; the other shards get it less a
-  // margin for the reply. Aborted if another driver has a later lease. A driver with a lease begins
-  // the import of a job that is not open from the beginning.
-  void CreateJob(v1::CreateJobRequest request, Clock::time_point deadline, Created done);
+  // margin for the reply. Aborted if another driver has a later lease; PermissionDenied if the
+  // caller may not reach the job. A driver with a lease begins the import of a job that is not open
+  // from the beginning.
+  void CreateJob(v1::CreateJobRequest request, CallerScope caller, Clock::time_point deadline,
+                 Created done);
   // Prepares this server as another shard of a lead's job. Idempotent like CreateJob.
   void PrepareJob(v1::PrepareJobRequest request, Prepared done);
 
@@ -89,9 +92,12 @@ class JobHost {
   void OnBoardChanged();
 
   // Returns the job for a client's request, which names it by id; 0 matches any job. Returns
-  // NotFound, naming the job that is here, if the id differs, and Unavailable while other shards
-  // are being prepared or the job has as many RPCs as it may have.
-  absl::StatusOr<std::shared_ptr<JobShell>> Find(uint64_t job_id) const;
+  // PermissionDenied if the caller may not reach the job that is here, NotFound, naming that one,
+  // if the id differs, and Unavailable while other shards are being prepared or the job has as many
+  // RPCs as it may have.
+  absl::StatusOr<std::shared_ptr<JobShell>> Find(uint64_t job_id, const CallerScope& caller) const;
+  // What certificates and tokens of the job name. Without a name if there is no job.
+  JobScope scope() const EPS_EXCLUDES(mu_);
   // Returns the job, even while it is being prepared, or null if there is none.
   std::shared_ptr<JobShell> job() const;
   // Returns the last configuration that came with a CreateJob of this job; empty if there is none.
@@ -111,9 +117,15 @@ class JobHost {
 
  private:
   struct Creation;  // a CreateJob whose shards are being prepared
+  // Who has the job: its last driver, and what certificates and tokens of the job name.
+  struct Holder {
+    DriverLease driver;
+    JobScope scope;
+  };
 
   // These run on admission_.
-  void DoCreate(const v1::CreateJobRequest& request, Clock::time_point deadline, Created done);
+  void DoCreate(const v1::CreateJobRequest& request, const CallerScope& caller,
+                Clock::time_point deadline, Created done);
   void DoPrepare(const v1::PrepareJobRequest& request, Prepared done);
   void PrepareShards(Clock::time_point deadline);
   void OnPrepared(const std::shared_ptr<Creation>& creation, uint32_t shard, absl::Status status);
@@ -126,19 +138,20 @@ class JobHost {
   // Checks on the lead whether a driver with this lease, or without one, may create the job.
   // Aborted if it may not.
   absl::Status CheckDriver(const JobSpec& spec, const DriverLease& lease) const;
-  // Makes `lease` that of the last driver of the current job, durably, and tells the job.
-  absl::Status TakeDriver(const DriverLease& lease);
+  // Returns who has a job that a driver with this lease creates, by the lead's board.
+  Holder HolderOf(const JobSpec& spec, const DriverLease& lease) const;
+  // Makes `holder` that of the current job, durably, and tells the job of a new driver.
+  absl::Status TakeHolder(const Holder& holder);
   // Tells the job how it stands on the board.
   void TellStanding();
   // Removes the durable state of jobs that will not run again, except that of `but`.
   void Discard(const std::vector<v1::LeftJob>& left, JobId but) const;
-  // Creates a job that `driver` drives and installs it. If that fails, `retired_` tracks the memory
-  // of the failed job.
+  // Creates a job that `holder` has and installs it. If that fails, `retired_` tracks the memory of
+  // the failed job.
   absl::StatusOr<std::shared_ptr<JobShell>> Make(JobSpec spec, std::vector<std::string> servers,
-                                                 ShardId shard, Term term,
-                                                 const DriverLease& driver);
+                                                 ShardId shard, Term term, const Holder& holder);
   // Makes `job` the current job.
-  void Install(std::shared_ptr<JobShell> job);
+  void Install(std::shared_ptr<JobShell> job, const JobScope& scope);
   // Gives up the current job, and returns it.
   std::shared_ptr<JobShell> Drop() EPS_EXCLUDES(mu_);
   // Drops the job and closes its link and streams with `why`; retired_ tracks its memory.
@@ -159,6 +172,7 @@ class JobHost {
   std::weak_ptr<const void> retired_;   // used on admission_; expires with a retired job
   mutable Mutex mu_;
   std::shared_ptr<JobShell> job_ EPS_GUARDED_BY(mu_);
+  JobScope scope_ EPS_GUARDED_BY(mu_);      // of job_
   std::string config_ EPS_GUARDED_BY(mu_);  // of the run that created job_
   CondVar closed_changed_;
   bool closed_ EPS_GUARDED_BY(mu_) = false;  // by Close

@@ -91,6 +91,7 @@ absl::StatusOr<std::optional<ServedSpec>> DurableStorage::Served() const {
   found.servers = served->servers;
   found.shard = ShardId(job.shard);
   found.driver = served->driver;
+  found.scope = served->scope;
   if (job.shards != found.servers.size()) {
     return absl::DataLossError(
         absl::StrFormat("%s/catalogue: job %016x is of %d shards, and %d servers are kept for it",

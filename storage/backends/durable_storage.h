@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/executor.h"
 #include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_scope.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
@@ -49,6 +50,7 @@ struct ServedSpec {
   std::vector<std::string> servers;
   ShardId shard;
   DriverLease driver;  // of the driver that created the job last
+  JobScope scope;      // what certificates and tokens of the job name
 };
 
 // The data directory of a server: its lock, its catalogue, and a folder of extents for each job.

@@ -105,6 +105,11 @@ std::string EncodeServed(const ServedJob& served) {
   }
   writer.U64(served.driver.board);
   writer.U64(served.driver.generation);
+  if (!(served.scope == JobScope())) {
+    writer.U32(static_cast<uint32_t>(served.scope.name.size()));
+    writer.Text(served.scope.name);
+    writer.U64(served.scope.uid);
+  }
   return std::move(writer).Take();
 }
 
@@ -116,10 +121,14 @@ absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
   // Each entry takes at least four bytes, which bounds the count whatever the record claims.
   const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
   for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
-  // Records of earlier builds end here.
+  // Records of earlier builds end here, or after the driver.
   if (!reader.complete()) {
     served.driver.board = reader.U64();
     served.driver.generation = reader.U64();
+  }
+  if (!reader.complete()) {
+    served.scope.name = std::string(reader.Text(reader.U32()));
+    served.scope.uid = reader.U64();
   }
   if (!reader.complete()) return DamagedRecord(kServed, "its fields and its size disagree");
   return served;

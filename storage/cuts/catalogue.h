@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_scope.h"
 #include "storage/cuts/cut.h"
 #include "storage/records/key_value_store.h"
 
@@ -50,12 +51,13 @@ struct CatalogueLog {
   uint64_t position = 0;  // where the entries after log.base begin
 };
 
-// The job that a server opens when it restarts, the job's servers in shard order, and the lease of
-// the driver that created the job last.
+// The job that a server opens when it restarts, the job's servers in shard order, the lease of the
+// driver that created the job last, and what certificates of the job name.
 struct ServedJob {
   JobId id;
   std::vector<std::string> servers;
   DriverLease driver = {};
+  JobScope scope = {};
 };
 
 // Typed access to a KeyValueStore, without a cache. Thread-compatible; calls block. Every change is

@@ -440,13 +440,17 @@ TEST_F(CatalogueTest, RemembersTheServedJobUntilRemoval) {
   AddJobWithCuts(other, {});
   ASSERT_EQ(catalogue.SetServed({other.id, {}}), absl::OkStatus());
   const DriverLease driver = {0x0123456789abcdef, 57};
+  const JobScope scope = {"a-name", 0xfedcba9876543210};
   ASSERT_EQ(catalogue.SetServed({job.id, servers, driver}), absl::OkStatus());
+  EXPECT_EQ((*catalogue.Served())->scope, JobScope());
+  ASSERT_EQ(catalogue.SetServed({job.id, servers, driver, scope}), absl::OkStatus());
   ASSERT_EQ(catalogue.RemoveJob(other.id), absl::OkStatus());
   const auto served = catalogue.Served();
   ASSERT_TRUE(served.ok() && served->has_value()) << served.status();
   EXPECT_EQ((*served)->id, job.id);
   EXPECT_EQ((*served)->servers, servers);
   EXPECT_EQ((*served)->driver, driver);
+  EXPECT_EQ((*served)->scope, scope);
   std::string& record = store.records["served"];
   const std::string good = record;
   for (const std::string& bad :

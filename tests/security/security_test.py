@@ -70,12 +70,12 @@ class SecurityTest(unittest.TestCase):
                                                   stdout=f, stderr=subprocess.STDOUT, cwd=TMP))
         return self.children[-1]
 
-    def serve(self):
+    def serve(self, *arguments):
         for i, address in enumerate(self.addresses):
             self.start("server-%d.log" % i, "serve", "--listen=" + address,
                        "--storage.path=%s-%d" % (self.path(self._testMethodName), i),
                        "--storage.staging=8MiB",
-                       *self.security("server"))
+                       *self.security("server"), *arguments)
         deadline = time.monotonic() + TIMEOUT_SECONDS
         for address in self.addresses:
             while True:
@@ -85,6 +85,33 @@ class SecurityTest(unittest.TestCase):
                 except OSError:
                     self.assertLess(time.monotonic(), deadline)
                     time.sleep(0.05)
+
+    def work(self, log, *arguments):
+        self.start(log, "worker", "--servers=" + self.addresses[0], "--data=" + self.data,
+                   "--worker.threads=1", *arguments)
+
+    def write_job(self):
+        sections = {"model": {"path": self.model}, "data": {"path": self.data}}
+        for key, value in SETTINGS.items():
+            section, name = key.split(".")
+            sections.setdefault(section, {})[name] = value
+        with open(self.path("job.yaml"), "w", encoding="utf-8") as f:
+            json.dump(sections, f)
+
+    def token(self, keys, role, job):
+        path = self.path("token-%s-%s" % (role, job))
+        self.call("certs", "token", keys, "--job=" + job, "--role=" + role, "--out=" + path)
+        return "--security.token=" + path
+
+    @classmethod
+    def undisturbed(cls):
+        """Returns the outcome of the job when it runs alone, without certificates."""
+        out = cls.path("plain")
+        if not os.path.exists(out):
+            cls.call("train", "--out=" + out, "--model=" + cls.model, "--data=" + cls.data,
+                     "--servers.addresses=2", "--worker.threads=1",
+                     *("--%s=%s" % item for item in SETTINGS.items()))
+        return small_job.outcome(EPS, out, STEPS)
 
     def on_board(self, role, *arguments, code=0):
         return self.call(*arguments, "--servers=" + self.addresses[0], *self.security(role),
@@ -113,14 +140,8 @@ class SecurityTest(unittest.TestCase):
         self.serve()
         self.start("driver.log", "driver", "--servers=" + ",".join(self.addresses),
                    "--out=" + self.path("jobs"), *self.security("driver"))
-        self.start("worker.log", "worker", "--servers=" + self.addresses[0],
-                   "--data=" + self.data, "--worker.threads=1", *self.security("worker"))
-        sections = {"model": {"path": self.model}, "data": {"path": self.data}}
-        for key, value in SETTINGS.items():
-            section, name = key.split(".")
-            sections.setdefault(section, {})[name] = value
-        with open(self.path("job.yaml"), "w", encoding="utf-8") as f:
-            json.dump(sections, f)
+        self.work("worker.log", *self.security("worker"))
+        self.write_job()
         submit = ("submit", "-f", self.path("job.yaml"), "--name=job")
         for role in ("viewer", "worker"):
             said = self.on_board(role, *submit, code=NOT_ALLOWED)
@@ -129,11 +150,67 @@ class SecurityTest(unittest.TestCase):
         self.on_board("scheduler", *submit, "--wait", "--timeout=600")
         job = json.loads(self.on_board("viewer", "job", "show", "job", "--json"))
         self.assertEqual((job["phase"], job["exit_code"]), ("SUCCEEDED", 0))
-        self.call("train", "--out=" + self.path("plain"), "--model=" + self.model,
-                  "--data=" + self.data, "--servers.addresses=2", "--worker.threads=1",
-                  *("--%s=%s" % item for item in SETTINGS.items()))
-        self.assertEqual(small_job.outcome(EPS, self.path("jobs/job"), STEPS),
-                         small_job.outcome(EPS, self.path("plain"), STEPS))
+        self.assertEqual(small_job.outcome(EPS, self.path("jobs/job"), STEPS), self.undisturbed())
+
+    def test_a_token_serves_its_job_only(self):
+        keys = self.path("keys")
+        self.call("certs", "token-key", keys)
+        self.serve("--security.token_keys=" + keys, "--security.tokens=required")
+        everywhere = {role: self.token(keys, role, "all") for role in ("driver", "scheduler")}
+        said = self.on_board("scheduler", "job", "ls", code=NOT_ALLOWED)
+        self.assertIn("requires a token", said)
+        self.start("driver.log", "driver", "--servers=" + ",".join(self.addresses),
+                   "--out=" + self.path("tokens"), *self.security("driver"), everywhere["driver"])
+        self.write_job()
+        uids = {}
+        for name in ("job", "other"):
+            said = self.on_board("scheduler", "submit", "-f", self.path("job.yaml"),
+                                 "--name=" + name, "--json", *(["--paused"] * (name == "other")),
+                                 everywhere["scheduler"])
+            uids[name] = json.loads(said)["uid"]
+        # A process of the other job sees nothing of this one, and waits.
+        self.work("other.log", *self.security("worker"), self.token(keys, "worker", uids["other"]))
+        viewer = self.token(keys, "viewer", uids["other"])
+        listed = json.loads(self.on_board("viewer", "job", "ls", "--json", viewer))["jobs"]
+        self.assertEqual([job["name"] for job in listed], ["other"])
+        self.on_board("viewer", "job", "show", "job", viewer, code=NO_INPUT)
+        said = self.on_board("scheduler", "job", "pause", "job",
+                             self.token(keys, "scheduler", uids["other"]), code=NOT_ALLOWED)
+        self.assertIn("serves the job with uid", said)
+        # The key is replaced: the tokens of both are valid.
+        self.call("certs", "token-key", keys)
+        self.work("worker.log", *self.security("worker"), self.token(keys, "worker", uids["job"]))
+        self.on_board("scheduler", "job", "watch", "job", everywhere["scheduler"])
+        self.assertEqual(small_job.outcome(EPS, self.path("tokens/job"), STEPS),
+                         self.undisturbed())
+        with open(self.path("other.log"), encoding="utf-8") as f:
+            self.assertNotIn("joined", f.read())
+
+    def test_certificates_name_their_only_job(self):
+        self.serve()
+        self.write_job()
+        self.call("certs", "issue", self.path("ca"), "--role=scheduler", "--job=job",
+                  "--out=" + self.path("scheduler-of-job"))
+        submit = ("submit", "-f", self.path("job.yaml"), "--paused")
+        said = self.on_board("scheduler-of-job", *submit, "--name=other", code=NOT_ALLOWED)
+        self.assertIn("this certificate serves job job only", said)
+        self.on_board("scheduler-of-job", *submit, "--name=job")
+        self.on_board("scheduler-of-job", "job", "cancel", "job")
+        said = self.call("certs", "issue", self.path("ca"), "--role=server", "--job=job",
+                         "--hosts=a", "--out=" + self.path("x"), code=USAGE)
+        self.assertIn("--job", said)
+
+    def test_connections_end_and_the_job_goes_on(self):
+        settings = dict(SETTINGS, **{"training.steps": 40})
+        outcomes = []
+        for name, tls in (("still", ()), ("moving", ("--security.tls=always",
+                                                     "--security.connection_age=1s"))):
+            out = self.path(name)
+            self.call("train", "--out=" + out, "--model=" + self.model, "--data=" + self.data,
+                      "--servers.addresses=2", "--worker.threads=1", *tls,
+                      *("--%s=%s" % item for item in settings.items()))
+            outcomes.append(small_job.outcome(EPS, out, settings["training.steps"]))
+        self.assertEqual(outcomes[0], outcomes[1])
 
     def test_a_run_has_certificates_of_its_own(self):
         outcomes = []

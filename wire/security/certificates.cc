@@ -3,7 +3,6 @@
 #include <openssl/pem.h>
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -82,11 +81,7 @@ absl::Status WriteKey(const std::string& path, EVP_PKEY* key) {
     return PEM_write_bio_PrivateKey(out, key, nullptr, nullptr, 0, nullptr, nullptr);
   });
   if (text.empty()) return OpenSslError("write a key");
-  // Nobody may open it while it has other rights.
-  const mode_t before = umask(077);
-  const absl::Status written = ReplaceFile(path, text);
-  umask(before);
-  return written;
+  return ReplaceSecret(path, text);
 }
 
 absl::Status WriteCertificate(const std::string& path, X509* certificate) {
@@ -111,7 +106,9 @@ bool IsName(const std::string& host) {
 
 // Returns the value of the extension subjectAltName.
 absl::StatusOr<std::string> AltNames(const CertificateRequest& request) {
-  std::vector<std::string> names = {"URI:" + UriOfRole(request.role, request.trust_domain)};
+  if (!request.job.empty()) EPS_RETURN_IF_ERROR(CheckJobOfPeer(request.job));
+  std::vector<std::string> names = {"URI:" +
+                                    UriOfPeer({request.role, request.job}, request.trust_domain)};
   for (const std::string& host : request.hosts) {
     const bool ip = IsIp(host);
     if (host.empty() || (!ip && !IsName(host))) {

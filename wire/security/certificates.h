@@ -23,6 +23,7 @@ absl::Status CreateAuthority(const std::string& folder, uint32_t days);
 // The statements of a certificate.
 struct CertificateRequest {
   v1::Role role = v1::ROLE_UNSPECIFIED;
+  std::string job;  // the only job that it serves; empty: all jobs
   std::string trust_domain;
   std::vector<std::string> hosts;  // names and IP addresses; a server needs those it is reached at
   uint32_t days = 0;               // until it is over
@@ -31,7 +32,7 @@ struct CertificateRequest {
 // Writes a key, a certificate that the authority in `authority` signs, and the authority's
 // certificate to `out`: the folder that security.dir names. Replaces the files of an earlier
 // certificate. NotFound if there is no authority; InvalidArgument for a host that is neither a
-// name nor an IP address.
+// name nor an IP address, and for a job that CheckJobOfPeer refuses.
 absl::Status IssueCertificate(const std::string& authority, const CertificateRequest& request,
                               const std::string& out);
 

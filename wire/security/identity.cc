@@ -6,9 +6,11 @@
 #include <atomic>
 #include <cstdlib>
 #include <functional>
+#include <map>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
@@ -18,6 +20,7 @@
 #include "grpc/support/log.h"
 #include "grpcpp/security/tls_certificate_verifier.h"
 #include "grpcpp/security/tls_credentials_options.h"
+#include "wire/security/job_token.h"
 #include "wire/security/open_ssl.h"
 #include "wire/security/peer_role.h"
 
@@ -75,15 +78,51 @@ class ServerVerifier final : public tls::ExternalCertificateVerifier {
     }
     const std::vector<grpc::string_ref> uris = request.uri_names();
     const std::string uri = uris.size() == 1 ? std::string(uris[0].data(), uris[0].size()) : "";
-    const absl::StatusOr<v1::Role> role = RoleOfUri(uri, trust_domain_);
-    if (!role.ok()) return refuse(std::string(role.status().message()));
-    if (*role != v1::ROLE_SERVER) {
-      return refuse(absl::StrCat(host, " has the role ", RoleName(*role), ", not server"));
+    const absl::StatusOr<PeerName> peer = PeerOfUri(uri, trust_domain_);
+    if (!peer.ok()) return refuse(std::string(peer.status().message()));
+    if (peer->role != v1::ROLE_SERVER) {
+      return refuse(absl::StrCat(host, " has the role ", RoleName(peer->role), ", not server"));
     }
     return grpc::Status::OK;
   }
 
   const std::string trust_domain_;
+};
+
+// Opens a file with a token for a certificate of `role`.
+absl::StatusOr<std::shared_ptr<Reloaded<std::string>>> OpenToken(const std::string& path,
+                                                                 v1::Role role) {
+  const auto parse = [role](const std::string& text) -> absl::StatusOr<std::string> {
+    std::string token(absl::StripAsciiWhitespace(text));
+    EPS_ASSIGN_OR_RETURN(const JobToken parsed, ParseToken(token));
+    if (parsed.role == role) return token;
+    return absl::UnauthenticatedError(absl::StrCat("a token of role ", RoleName(parsed.role),
+                                                   " beside a certificate of role ",
+                                                   RoleName(role)));
+  };
+  auto opened = Reloaded<std::string>::Open(path, parse);
+  if (opened.ok()) return opened;
+  return absl::Status(opened.status().code(),
+                      absl::StrCat("security.token: ", std::string(opened.status().message())));
+}
+
+// Adds the token to each call. gRPC sends it over TLS only.
+class TokenPlugin final : public grpc::MetadataCredentialsPlugin {
+ public:
+  explicit TokenPlugin(std::shared_ptr<Reloaded<std::string>> token) : token_(std::move(token)) {}
+
+  bool IsBlocking() const override { return false; }
+  const char* GetType() const override { return "eps-token"; }
+  grpc::Status GetMetadata(grpc::string_ref /*url*/, grpc::string_ref /*method*/,
+                           const grpc::AuthContext& /*channel*/,
+                           std::multimap<grpc::string, grpc::string>* metadata) override {
+    metadata->insert({kTokenMetadata, *token_->Get()});
+    return grpc::Status::OK;
+  }
+  grpc::string DebugString() override { return "eps-token"; }
+
+ private:
+  const std::shared_ptr<Reloaded<std::string>> token_;
 };
 
 // Logs what gRPC says, but of failed handshakes only the first, second, fourth, ...: strangers must
@@ -109,9 +148,10 @@ std::shared_ptr<const Identity>* ProcessIdentitySlot() {
 
 }  // namespace
 
-Identity::Identity(SecurityOptions options, v1::Role role)
+Identity::Identity(SecurityOptions options, v1::Role role, TokenFile token_or_null)
     : options_(std::move(options)),
       role_(role),
+      token_or_null_(std::move(token_or_null)),
       files_(std::make_shared<tls::FileWatcherCertificateProvider>(
           PathOf(options_, kKeyFile), PathOf(options_, kCertificateFile),
           PathOf(options_, kAuthorityFile), kReloadSeconds)) {}
@@ -135,16 +175,20 @@ absl::StatusOr<std::shared_ptr<const Identity>> Identity::Load(const SecurityOpt
   if (X509_cmp_current_time(X509_get0_notAfter(certificate.get())) <= 0) {
     return BadFile(options, kCertificateFile, "is over (notAfter); issue another one");
   }
-  absl::StatusOr<v1::Role> role = RoleOfUri(UriOf(*certificate), options.trust_domain);
-  if (!role.ok()) {
+  const absl::StatusOr<PeerName> peer = PeerOfUri(UriOf(*certificate), options.trust_domain);
+  if (!peer.ok()) {
     return absl::PermissionDeniedError(
         absl::StrCat("security.dir: ", PathOf(options, kCertificateFile), ": ",
-                     std::string(role.status().message())));
+                     std::string(peer.status().message())));
+  }
+  TokenFile token;
+  if (!options.token.empty()) {
+    EPS_ASSIGN_OR_RETURN(token, OpenToken(options.token, peer->role));
   }
   gpr_set_log_function(&LogOfGrpc);
   // gRPC reads it when it is initialised.
   setenv("GRPC_SSL_CIPHER_SUITES", kNoCipherOfTls12, /*overwrite=*/1);
-  return std::shared_ptr<const Identity>(new Identity(options, *role));
+  return std::shared_ptr<const Identity>(new Identity(options, peer->role, token));
 }
 
 int64_t Identity::CertificateEnd() const {
@@ -161,7 +205,10 @@ std::shared_ptr<grpc::ChannelCredentials> Identity::ForClients() const {
   tls_options.set_check_call_host(false);
   tls_options.set_certificate_verifier(
       tls::ExternalCertificateVerifier::Create<ServerVerifier>(options_.trust_domain));
-  return tls::TlsCredentials(tls_options);
+  const std::shared_ptr<grpc::ChannelCredentials> channel = tls::TlsCredentials(tls_options);
+  if (token_or_null_ == nullptr) return channel;
+  return grpc::CompositeChannelCredentials(
+      channel, grpc::MetadataCredentialsFromPlugin(std::make_unique<TokenPlugin>(token_or_null_)));
 }
 
 std::shared_ptr<grpc::ServerCredentials> Identity::ForServers() const {
@@ -179,20 +226,20 @@ void SetProcessIdentity(std::shared_ptr<const Identity> identity) {
 
 const Identity* ProcessIdentityOrNull() { return ProcessIdentitySlot()->get(); }
 
-absl::Status UseSecurity(const std::string& dir, const std::string& tls,
-                         const std::string& trust_domain) {
+absl::Status UseSecurity(SecurityOptions options, const std::string& tls) {
   if (tls != "auto" && tls != "always") {
     return absl::InvalidArgumentError(
         absl::StrCat("security.tls: expected auto or always, found \"", tls, "\""));
   }
-  if (dir.empty()) {
-    if (tls == "auto") return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        "security.tls: always needs security.dir, a folder with tls.key, tls.crt and ca.crt (eps "
-        "certs issue makes one)");
+  if (options.dir.empty()) {
+    if (tls == "auto" && options.token.empty()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        tls == "auto" ? "security.token: a token" : "security.tls: always",
+        " needs security.dir, a folder with tls.key, tls.crt and ca.crt (eps certs issue makes "
+        "one)"));
   }
-  EPS_ASSIGN_OR_RETURN(std::shared_ptr<const Identity> identity,
-                       Identity::Load({dir, tls == "always", trust_domain}));
+  options.on_loopback = tls == "always";
+  EPS_ASSIGN_OR_RETURN(std::shared_ptr<const Identity> identity, Identity::Load(options));
   SetProcessIdentity(std::move(identity));
   return absl::OkStatus();
 }

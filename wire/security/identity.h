@@ -13,6 +13,7 @@
 #include "grpcpp/security/credentials.h"
 #include "grpcpp/security/server_credentials.h"
 #include "grpcpp/security/tls_certificate_provider.h"
+#include "wire/security/reloaded.h"
 
 namespace eps {
 
@@ -21,6 +22,7 @@ struct SecurityOptions {
   std::string dir;           // holds the three files of IdentityFiles; empty: plaintext
   bool on_loopback = false;  // TLS on loopback addresses, too
   std::string trust_domain = "eps";
+  std::string token;  // file with the token that calls carry (job_token.h); empty: none
 };
 
 // The names of the files of a certificate, as in a Kubernetes secret of type kubernetes.io/tls.
@@ -29,13 +31,14 @@ inline constexpr char kCertificateFile[] = "tls.crt";
 inline constexpr char kAuthorityFile[] = "ca.crt";
 
 // A certificate, its key, and the authority that must have signed those of peers; PEM files that
-// are read again within ten seconds after they change. Connections that are open then go on.
-// Thread-safe.
+// are read again within ten seconds after they change, and so is the token. Connections that are
+// open then go on (ServerOptions::connection_age_ms). Thread-safe.
 class Identity {
  public:
   // Reads the files. NotFound for a missing one; InvalidArgument, naming the file, for one that is
   // not PEM, a key of another certificate, or a certificate that is over; PermissionDenied for a
-  // certificate without a role.
+  // certificate without a role; Unauthenticated for a file that holds no token, or one of another
+  // role.
   static absl::StatusOr<std::shared_ptr<const Identity>> Load(const SecurityOptions& options);
 
   // The role that the certificate stated when it was loaded.
@@ -55,10 +58,13 @@ class Identity {
   std::shared_ptr<grpc::ServerCredentials> ForServers() const;
 
  private:
-  Identity(SecurityOptions options, v1::Role role);
+  using TokenFile = std::shared_ptr<Reloaded<std::string>>;
+
+  Identity(SecurityOptions options, v1::Role role, TokenFile token_or_null);
 
   const SecurityOptions options_;
   const v1::Role role_;
+  const TokenFile token_or_null_;
   const std::shared_ptr<grpc::experimental::CertificateProviderInterface> files_;
 };
 
@@ -67,11 +73,10 @@ class Identity {
 void SetProcessIdentity(std::shared_ptr<const Identity> identity);
 // Returns null if this process has none: it uses plaintext.
 const Identity* ProcessIdentityOrNull();
-// Loads the identity of this process from the keys of the section `security`, unless `dir` is
-// empty. Errors as Identity::Load; InvalidArgument for `tls` other than auto and always, and for
-// always without a folder.
-absl::Status UseSecurity(const std::string& dir, const std::string& tls,
-                         const std::string& trust_domain);
+// Loads the identity of this process, unless options.dir is empty. `tls` is the value of
+// security.tls, and sets options.on_loopback. Errors as Identity::Load; InvalidArgument for `tls`
+// other than auto and always, and for always, or a token, without a folder.
+absl::Status UseSecurity(SecurityOptions options, const std::string& tls);
 
 }  // namespace eps
 

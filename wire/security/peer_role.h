@@ -1,8 +1,8 @@
 #ifndef EPS_WIRE_SECURITY_PEER_ROLE_H_
 #define EPS_WIRE_SECURITY_PEER_ROLE_H_
 
-// The role of a process, as its certificate states it: the SAN URI
-// spiffe://TRUST_DOMAIN/eps/ROLE (SECURITY.md).
+// What the certificate of a process says about it: its role, and perhaps its only job, in the SAN
+// URI spiffe://TRUST_DOMAIN/eps/ROLE[/JOB] (SECURITY.md).
 
 #include <string>
 
@@ -12,12 +12,27 @@
 
 namespace eps {
 
-// Returns the role that `uri` names. PermissionDenied, with what is wrong, for any other text, for
-// another trust domain, and for the roles "any" and "unspecified", which no certificate has.
-absl::StatusOr<v1::Role> RoleOfUri(absl::string_view uri, absl::string_view trust_domain);
+// Who a process is. Plain value.
+struct PeerName {
+  v1::Role role = v1::ROLE_UNSPECIFIED;
+  std::string job;  // the name of its only job; empty: all jobs
 
-// Returns the URI of a role. REQUIRES: it is a role that a certificate may have.
-std::string UriOfRole(v1::Role role, absl::string_view trust_domain);
+  friend bool operator==(const PeerName& a, const PeerName& b) {
+    return a.role == b.role && a.job == b.job;
+  }
+};
+
+// Returns who `uri` names. PermissionDenied, with what is wrong, for any other text, for another
+// trust domain, for the roles "any" and "unspecified", which no certificate has, and for a server
+// with a job: servers serve all.
+absl::StatusOr<PeerName> PeerOfUri(absl::string_view uri, absl::string_view trust_domain);
+
+// Returns the URI of a peer. REQUIRES: it has a role that a certificate may have.
+std::string UriOfPeer(const PeerName& peer, absl::string_view trust_domain);
+
+// InvalidArgument unless a certificate may name this job: letters, digits, "-", "_" and "."; at
+// most 63, so that a name of the board of jobs fits.
+absl::Status CheckJobOfPeer(absl::string_view job);
 
 // Returns the name of a role as people write it: "worker".
 std::string RoleName(v1::Role role);

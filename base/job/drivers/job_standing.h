@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/job/drivers/driver_lease.h"
+#include "base/job/drivers/job_scope.h"
 
 namespace eps {
 
@@ -21,6 +22,7 @@ struct BoardJob {
   DriverLease lease;    // the last one that a driver had
   JobStanding standing = JobStanding::kOffTheBoard;
   uint32_t workers = 0;  // that are wanted; 0: nobody has said
+  JobScope scope = {};   // without a name if the board does not have it
 };
 
 }  // namespace eps

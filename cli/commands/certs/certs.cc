@@ -2,16 +2,21 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <ctime>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/config/app_arguments.h"
+#include "base/files/files.h"
 #include "base/status_macros.h"
 #include "wire/security/certificates.h"
+#include "wire/security/job_token.h"
 #include "wire/security/peer_role.h"
 
 namespace eps {
@@ -19,6 +24,7 @@ namespace {
 
 constexpr uint32_t kAuthorityDays = 3650;
 constexpr uint32_t kCertificateDays = 365;
+constexpr uint32_t kTokenDays = 30;
 constexpr uint32_t kMostDays = 36500;
 
 // The arguments of all subcommands.
@@ -29,6 +35,15 @@ struct CertsArguments {
   std::string out;
   uint32_t authority_days = kAuthorityDays;
   CertificateRequest request;
+};
+
+// Those of `token-key` and `token`.
+struct TokenArguments {
+  std::string keys;  // file of the keys
+  std::string job;   // uid of the job in hexadecimal digits, or "all"
+  std::string role;  // of the certificate beside which the token is used
+  std::string out;
+  uint32_t days = kTokenDays;
 };
 
 absl::Status Init(const CertsArguments& given) {
@@ -43,6 +58,9 @@ absl::Status Issue(CertsArguments given) {
   if (given.request.role == v1::ROLE_SERVER && given.request.hosts.empty()) {
     return absl::InvalidArgumentError(
         "--hosts: a server needs the names or addresses at which clients reach it");
+  }
+  if (given.request.role == v1::ROLE_SERVER && !given.request.job.empty()) {
+    return absl::InvalidArgumentError("--job: a server serves all jobs");
   }
   EPS_RETURN_IF_ERROR(IssueCertificate(given.folder, given.request, given.out));
   std::printf("%s: a certificate of role %s for %u days\n", given.out.c_str(), given.role.c_str(),
@@ -66,6 +84,58 @@ absl::Status IssueAll(CertsArguments given) {
   return absl::OkStatus();
 }
 
+// Puts a new key in front of the one that is in the file. That one verifies until the next call.
+absl::Status AddTokenKey(const TokenArguments& given) {
+  EPS_ASSIGN_OR_RETURN(std::string text, NewTokenKeyLine());
+  const absl::StatusOr<std::string> before = ReadTextFile(given.keys);
+  if (before.ok()) {
+    EPS_RETURN_IF_ERROR(ParseTokenKeys(*before).status());
+    absl::StrAppend(&text, before->substr(0, before->find('\n')), "\n");
+  } else if (!absl::IsNotFound(before.status())) {
+    return before.status();
+  }
+  EPS_RETURN_IF_ERROR(ReplaceSecret(given.keys, text));
+  std::printf("%s: a new key signs tokens%s\n", given.keys.c_str(),
+              before.ok() ? "; those of the key before it stay valid until the next one" : "");
+  return absl::OkStatus();
+}
+
+absl::Status IssueToken(const TokenArguments& given) {
+  JobToken token;
+  if (given.job != "all" && (!absl::SimpleHexAtoi(given.job, &token.uid) || token.uid == 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--job: expected the uid of a job, as eps job show prints it, or all; found \"", given.job,
+        "\""));
+  }
+  EPS_ASSIGN_OR_RETURN(token.role, RoleOfName(given.role));
+  if (token.role == v1::ROLE_SERVER) {
+    return absl::InvalidArgumentError("--role: servers serve all jobs and need no token");
+  }
+  token.not_after = std::time(nullptr) + int64_t{given.days} * 24 * 3600;
+  EPS_ASSIGN_OR_RETURN(const std::string keys_text, ReadTextFile(given.keys));
+  EPS_ASSIGN_OR_RETURN(const std::vector<TokenKey> keys, ParseTokenKeys(keys_text));
+  EPS_RETURN_IF_ERROR(ReplaceSecret(given.out, SignToken(token, keys.front()) + "\n"));
+  std::printf("%s: a token of role %s for %s, for %u days\n", given.out.c_str(), given.role.c_str(),
+              token.uid == 0 ? "all jobs" : absl::StrFormat("job %016x", token.uid).c_str(),
+              given.days);
+  return absl::OkStatus();
+}
+
+void AddTokenCommands(CLI::App* app, TokenArguments* given) {
+  CLI::App* const key = app->add_subcommand(
+      "token-key", "make a key that signs tokens; the key before it stays valid");
+  key->add_option("FILE", given->keys, "security.token_keys of the servers")->required();
+  CLI::App* const token = app->add_subcommand(
+      "token", "issue a token, which limits a certificate to one job of the board");
+  token->add_option("FILE", given->keys, "the file of token-key")->required();
+  token->add_option("--job", given->job, "uid of the job (eps job show), or all")->required();
+  token->add_option("--role", given->role, "role of the certificate that is used with it")
+      ->required();
+  token->add_option("--out", given->out, "file for the token: security.token")->required();
+  token->add_option("--days", given->days, "days until it is over")
+      ->check(CLI::Range(uint32_t{1}, kMostDays));
+}
+
 }  // namespace
 
 absl::Status RunCerts(const std::vector<std::string>& arguments) {
@@ -85,12 +155,16 @@ absl::Status RunCerts(const std::vector<std::string>& arguments) {
   issue->add_option("CA", given.folder, "folder of the authority")->required();
   issue->add_option("--role", given.role, "server, worker, driver, scheduler, admin or viewer")
       ->required();
+  issue->add_option("--job", given.request.job,
+                    "name of the only job that the certificate serves; not for servers");
   issue->add_option("--out", given.out, "folder for tls.key, tls.crt and ca.crt: security.dir")
       ->required();
   CLI::App* const cluster = app.add_subcommand(
       "cluster", "issue one for each role in DIR/ROLE, with an authority in DIR/ca");
   cluster->add_option("DIR", given.folder, "the folder")->required();
   cluster->add_option("--roles", given.roles, "the roles (default: all)")->delimiter(',');
+  TokenArguments tokens;
+  AddTokenCommands(&app, &tokens);
   for (CLI::App* const command : {issue, cluster}) {
     command
         ->add_option("--hosts", given.request.hosts,
@@ -107,6 +181,8 @@ absl::Status RunCerts(const std::vector<std::string>& arguments) {
     std::fputs(help.c_str(), stdout);
     return absl::OkStatus();
   }
+  if (app.got_subcommand("token-key")) return AddTokenKey(tokens);
+  if (app.got_subcommand("token")) return IssueToken(tokens);
   if (init->parsed()) return Init(given);
   if (issue->parsed()) return Issue(std::move(given));
   return IssueAll(std::move(given));

@@ -13,11 +13,12 @@ class App;
 
 namespace eps {
 
-// Adds --security.dir, --security.tls and --security.trust_domain to a command that takes no
-// configuration. Their defaults are those of the environment (EPS_SECURITY__DIR, ...).
+// Adds --security.dir, --security.tls, --security.trust_domain and --security.token to a command
+// that takes no configuration. Their defaults are those of the environment (EPS_SECURITY__DIR,
+// ...).
 void AddSecurityFlags(CLI::App* app, SecurityConfig* security);
 
-// Returns the settings as arguments of a command that takes a configuration.
+// Returns the settings of a client as arguments of a command that takes a configuration.
 std::vector<std::string> SecurityArguments(const SecurityConfig& security);
 
 // Gives this process the certificate that the settings name, if they name one. Call it at most

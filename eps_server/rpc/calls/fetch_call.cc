@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_message.h"
 #include "wire/payload_slices.h"
@@ -14,7 +15,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(
     grpc::CallbackServerContext* context, JobHost* host) {
   std::shared_ptr<FetchCall> call(new FetchCall(host->environment().pool));
   call->set_context(context);
-  call->AdoptOrEnd(host->Find(0));
+  call->AdoptOrEnd(host->Find(0, ScopeOf(*context)));
   call->ReadNext();
   return call.get();
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "wire/payload_message.h"
 
 namespace eps {
@@ -12,7 +13,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(
     grpc::CallbackServerContext* context, JobHost* host) {
   std::shared_ptr<PushCall> call(new PushCall());
   call->set_context(context);
-  call->AdoptOrEnd(host->Find(0));
+  call->AdoptOrEnd(host->Find(0, ScopeOf(*context)));
   call->ReadNext();
   return call.get();
 }

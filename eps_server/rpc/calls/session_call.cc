@@ -6,9 +6,10 @@
 
 namespace eps {
 
-grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* SessionCall::Start(JobHost* host) {
-  std::shared_ptr<SessionCall> call(new SessionCall(host));
-  call->AdoptOrEnd(host->Find(0));
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* SessionCall::Start(
+    JobHost* host, CallerScope caller) {
+  std::shared_ptr<SessionCall> call(new SessionCall(host, std::move(caller)));
+  call->AdoptOrEnd(host->Find(0, call->caller_));
   call->ReadNext();
   return call.get();
 }
@@ -16,7 +17,7 @@ grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* SessionCall::Start(
 bool SessionCall::OnMessage(const grpc::ByteBuffer& message) {
   v1::Beat beat;
   absl::Status status = ParseMessage(message, &beat);
-  if (status.ok()) status = host_->Find(beat.job_id()).status();
+  if (status.ok()) status = host_->Find(beat.job_id(), caller_).status();
   if (!status.ok()) {
     End(status);
     return false;

@@ -3,7 +3,9 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 
+#include "base/job/drivers/job_scope.h"
 #include "eps/v1/control.pb.h"
 #include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
@@ -15,7 +17,8 @@ namespace eps {
 // that sends without a pause nor one that does not read takes memory.
 class SessionCall final : public BidiCall {
  public:
-  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(JobHost* host);
+  static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(JobHost* host,
+                                                                            CallerScope caller);
 
   void OnReply(const effect::ReplyMessage& message) override;
 
@@ -26,12 +29,13 @@ class SessionCall final : public BidiCall {
   void OnDrained() override;
 
  private:
-  explicit SessionCall(JobHost* host) : host_(host) {}
+  SessionCall(JobHost* host, CallerScope caller) : host_(host), caller_(std::move(caller)) {}
   std::shared_ptr<SessionCall> Self() {
     return std::static_pointer_cast<SessionCall>(shared_from_this());
   }
 
   JobHost* const host_;
+  const CallerScope caller_;
   Mutex mu_;
   bool writing_ EPS_GUARDED_BY(mu_) = false;               // a Notice is with the transport
   std::optional<v1::Notice> pending_ EPS_GUARDED_BY(mu_);  // follows it

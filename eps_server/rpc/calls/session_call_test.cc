@@ -46,14 +46,15 @@ TEST(SessionCall, KeepsOnlyTheNewestUnreadNotice) {
   request.set_spec_text(TinySyntheticSpec().ToText());
   request.add_servers("a:1");
   std::promise<absl::Status> created;
-  host->CreateJob(request, JobHost::Clock::now() + kTimeout,
+  host->CreateJob(request, CallerScope(), JobHost::Clock::now() + kTimeout,
                   [&created](const absl::StatusOr<v1::CreateJobReply>& reply) {
                     created.set_value(reply.status());
                   });
   const absl::Status status = created.get_future().get();
   ASSERT_TRUE(status.ok()) << status;
 
-  auto* const transport = SessionCall::Start(host.get());  // no RPC is bound: no write completes
+  auto* const transport =
+      SessionCall::Start(host.get(), CallerScope());  // no RPC is bound: no write completes
   auto* const call = static_cast<SessionCall*>(transport);
   call->OnReply(NoticeOf(1));
   const size_t first = call->queued_bytes();

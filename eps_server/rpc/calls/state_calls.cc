@@ -7,21 +7,23 @@
 #include "base/checksum.h"
 #include "base/numerics/loss_scale.h"
 #include "base/status_macros.h"
+#include "eps_server/rpc/calls/caller_scope.h"
 #include "wire/payload_message.h"
 
 namespace eps {
 
 // ---------------------------------------------------------------- import
 
-grpc::ServerReadReactor<grpc::ByteBuffer>* ImportCall::Start(JobHost* host, CallLimit* limit,
+grpc::ServerReadReactor<grpc::ByteBuffer>* ImportCall::Start(JobHost* host, CallerScope caller,
+                                                             CallLimit* limit,
                                                              grpc::ByteBuffer* reply) {
-  std::shared_ptr<ImportCall> call(new ImportCall(host, reply));
+  std::shared_ptr<ImportCall> call(new ImportCall(host, std::move(caller), reply));
   const absl::Status status = limit->Take(&call->place_);
   if (!status.ok()) {
     call->AdoptOrEnd(status);
     return call.get();
   }
-  call->AdoptOrEnd(host->Find(0));
+  call->AdoptOrEnd(host->Find(0, call->caller_));
   call->ReadNext();
   return call.get();
 }
@@ -49,7 +51,7 @@ void ImportCall::NoteBorder(const v1::ImportStateRequest& message) {
 absl::Status ImportCall::Take(const v1::ImportStateRequest& message,
                               const std::vector<grpc::Slice>& pieces) {
   if (message.job_id() != 0 && JobId(message.job_id()) != job()->id()) {
-    return host_->Find(message.job_id()).status();
+    return host_->Find(message.job_id(), caller_).status();
   }
   if (finish_sent_) return absl::InvalidArgumentError("a message after finish");
   const int32_t scale = message.loss_scale().log2();  // 0 without a loss scale
@@ -216,7 +218,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ExportCall::Start(grpc::CallbackServ
     return call.get();
   }
   call->step_ = request.step();
-  call->AdoptOrEnd(host->Find(request.job_id()));
+  call->AdoptOrEnd(host->Find(request.job_id(), ScopeOf(*context)));
   if (call->job() != nullptr) {
     call->job()->Post(event::Export{call->id(), std::move(request)});
   }
@@ -269,7 +271,7 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchCall::Start(grpc::CallbackServe
     call->AdoptOrEnd(status);
     return call.get();
   }
-  call->AdoptOrEnd(host->Find(request.job_id()));
+  call->AdoptOrEnd(host->Find(request.job_id(), ScopeOf(*context)));
   if (call->job() != nullptr) {
     call->job()->Post(event::Watch{call->id(), request.after_step(), request.after_evaluation(),
                                    request.until_evaluation()});

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/executor.h"
+#include "base/job/drivers/job_scope.h"
 #include "eps_server/rpc/calls/call_limit.h"
 #include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
@@ -28,7 +29,8 @@ class ImportCall final : public ReadCall {
   // While this many complete chunks are on their way to the backend, no further message is read.
   static constexpr int kMaxInFlight = 4;
 
-  static grpc::ServerReadReactor<grpc::ByteBuffer>* Start(JobHost* host, CallLimit* limit,
+  static grpc::ServerReadReactor<grpc::ByteBuffer>* Start(JobHost* host, CallerScope caller,
+                                                          CallLimit* limit,
                                                           grpc::ByteBuffer* reply);
 
   void OnReply(const effect::ReplyMessage& message) override;
@@ -39,8 +41,9 @@ class ImportCall final : public ReadCall {
   void OnHalfClose() override;
 
  private:
-  ImportCall(JobHost* host, grpc::ByteBuffer* reply)
+  ImportCall(JobHost* host, CallerScope caller, grpc::ByteBuffer* reply)
       : host_(host),
+        caller_(std::move(caller)),
         reply_(reply),
         work_(host->environment().pool->lane(Lane::kClient), Sequence::kLongTasks) {}
   std::shared_ptr<ImportCall> Self() {
@@ -61,6 +64,7 @@ class ImportCall final : public ReadCall {
 
   CallLimit::Place place_;
   JobHost* const host_;
+  const CallerScope caller_;
   grpc::ByteBuffer* const reply_;
   Sequence work_;  // checks CRCs and posts events in the order of the messages
 
