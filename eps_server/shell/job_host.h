@@ -96,7 +96,7 @@ class JobHost {
   // if the id differs, and Unavailable while other shards are being prepared or the job has as many
   // RPCs as it may have.
   absl::StatusOr<std::shared_ptr<JobShell>> Find(uint64_t job_id, const CallerScope& caller) const;
-  // What certificates and tokens of the job name. Without a name if there is no job.
+  // Returns what certificates and tokens of the job name: nothing if there is no job.
   JobScope scope() const EPS_EXCLUDES(mu_);
   // Returns the job, even while it is being prepared, or null if there is none.
   std::shared_ptr<JobShell> job() const;

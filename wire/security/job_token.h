@@ -22,7 +22,7 @@ namespace eps {
 
 inline constexpr char kTokenMetadata[] = "authorization";
 
-// What a token says. Plain value.
+// The statements of a token. Plain value.
 struct JobToken {
   uint64_t uid = 0;                      // of the job; 0: all jobs
   v1::Role role = v1::ROLE_UNSPECIFIED;  // that the certificate of its holder has

@@ -1,7 +1,7 @@
 #ifndef EPS_WIRE_SECURITY_PEER_ROLE_H_
 #define EPS_WIRE_SECURITY_PEER_ROLE_H_
 
-// What the certificate of a process says about it: its role, and perhaps its only job, in the SAN
+// The statements of a certificate about its process: its role, and perhaps its only job, in the SAN
 // URI spiffe://TRUST_DOMAIN/eps/ROLE[/JOB] (SECURITY.md).
 
 #include <string>

@@ -15,8 +15,8 @@
 
 namespace eps {
 
-// What a small file says, as it was at most `period` ago: secrets are replaced while processes run.
-// Thread-safe; Get reads the file from time to time.
+// The content of a small file, as it was at most `period` ago: secrets are replaced while processes
+// run. Thread-safe; Get reads the file from time to time.
 template <class Value>
 class Reloaded {
  public:

@@ -14,7 +14,7 @@ namespace eps {
 // The names of a job. Plain value.
 struct JobScope {
   std::string name;  // on the board of jobs; of a job that is not there, the name in its spec
-  uint64_t uid = 0;  // on the board, where names are used again; 0: it is not there
+  uint64_t uid = 0;  // on the board, where names are used again; 0 for a job that is not there
 
   friend bool operator==(const JobScope& a, const JobScope& b) {
     return a.name == b.name && a.uid == b.uid;
