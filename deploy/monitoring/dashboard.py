@@ -53,7 +53,7 @@ def panel(number, title, unit, queries):
 def dashboard():
     return {
         "title": "EPS", "uid": "eps", "schemaVersion": 39, "refresh": "15s",
-        "time": {"from": "now-1h", "to": "now"},
+        "time": {"from": "now-1h", "to": "now"}, "annotations": {"list": []},
         "templating": {"list": [
             {"name": "source", "type": "datasource", "query": "prometheus"},
             {"name": "server", "type": "query", "datasource": SOURCE, "multi": True,

@@ -7,8 +7,8 @@
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
 # NAME: podman, slurm, prometheus, etcd, packaging, roots, wheels, ray, docker-compose, helm,
-# kubeconform, schemas, jobset-schemas, kube-apiserver, kubectl, cert-manager; default all. FOLDER
-# keeps what Debian does not have for the next run.
+# kubeconform, schemas, jobset-schemas, kube-apiserver, kubectl, cert-manager, check-dashboard;
+# default all. FOLDER keeps what Debian does not have for the next run.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
@@ -20,6 +20,7 @@ readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
 readonly kubernetes=1.36.3
 readonly jobset=sigs.k8s.io/jobset@v0.12.0
+readonly grafana=github.com/grafana/grafana-foundation-sdk/go@v0.0.22
 readonly cert_manager=github.com/cert-manager/cert-manager@v1.18.2
 export USER=${USER:-$(id -un)} HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 
@@ -156,12 +157,26 @@ install_cert-manager() {
   mv "$tools/cert-manager.new" "$tools/cert-manager"
 }
 
+# The program of check_dashboard.go.
+install_check-dashboard() {
+  mkdir "$work/check-dashboard"
+  cp "$here/check_dashboard.go" "$work/check-dashboard"
+  cat >"$work/check-dashboard/go.mod" <<END
+module build
+go 1.21
+require ${grafana/@/ }
+END
+  (cd "$work/check-dashboard" && go build -mod=mod -trimpath -ldflags "-s -w" \
+    -o "$tools/check-dashboard.new")
+  mv "$tools/check-dashboard.new" "$tools/check-dashboard"
+}
+
 (($# >= 1)) || fail "usage: install_tools.sh FOLDER [NAME...]"
 mkdir -p "$1"
 tools=$(cd "$1" && pwd)
 shift
 (($# > 0)) || set -- podman slurm prometheus etcd packaging roots wheels ray docker-compose helm \
-  kubeconform schemas jobset-schemas kube-apiserver kubectl cert-manager
+  kubeconform schemas jobset-schemas kube-apiserver kubectl cert-manager check-dashboard
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for name in "$@"; do

@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import processes  # noqa: E402 # pylint: disable=wrong-import-position
 import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 
-EPS = None
+EPS = TOOLS = None
 MONITORING = os.path.join(ROOT, "deploy", "monitoring")
 PATIENCE = 180
 # The machine decides about these, not the test.
@@ -292,6 +292,18 @@ class FilesTest(unittest.TestCase):
         with open(os.path.join(MONITORING, "grafana.json"), encoding="utf-8") as f:
             self.assertEqual(f.read(), made)
 
+    def test_the_dashboard_has_the_types_of_grafana(self):
+        with open(os.path.join(MONITORING, "grafana.json"), encoding="utf-8") as f:
+            text = f.read()
+
+        def check(given):
+            return subprocess.run([os.path.join(TOOLS, "check-dashboard")], input=given, text=True,
+                                  stderr=subprocess.PIPE, timeout=60, check=False).stderr
+
+        self.assertEqual(check(text), "")
+        self.assertIn("unexpected field 'gridpos'", check(text.replace("gridPos", "gridpos")))
+        self.assertIn("legendFormat", check(text.replace('"{{instance}}"', "1")))
+
     def test_each_alert_has_a_paragraph(self):
         with open(os.path.join(MONITORING, "rules.yaml"), encoding="utf-8") as f:
             names = re.findall(r"alert: (\w+)", f.read())
@@ -301,6 +313,6 @@ class FilesTest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    _, BINARIES = (os.path.abspath(sys.argv.pop(i)) for i in (2, 1))
+    TOOLS, BINARIES = (os.path.abspath(sys.argv.pop(i)) for i in (2, 1))
     EPS = os.path.join(BINARIES, "eps")
     unittest.main(verbosity=2)
