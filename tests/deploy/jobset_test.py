@@ -187,38 +187,32 @@ class SetTest(unittest.TestCase):
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
         objects = read()
         cls.jobset = objects["JobSet"]
-        cls.pods = pods.Pods(BINARIES, cls.folder, server_names(cls.jobset))
+        hosts = {"server-%d" % i: host for i, host in enumerate(server_names(cls.jobset))}
+        cls.workers = ["worker-%d" % i for i in range(jobs(cls.jobset)["worker"]["completions"])]
+        cls.names = [*hosts, "driver", *cls.workers]
+        cls.pods = pods.Pods(BINARIES, cls.folder, cls.names, hosts)
         cls.addClassCleanup(cls.pods.stop)
         cls.pods.build()
         cls.job = cls.pods.write_config(objects["ConfigMap"]["data"])
         cls.pods.make_secrets({role: "eps-train-%s-tls" % role for role in ROLES})
 
     def start_set(self):
-        """Starts all containers of the set, as the Jobs of a restarted set do. Returns the names of
-        driver and workers."""
-        for i, address in enumerate(self.pods.hosts.values()):
-            self.start("server-%d" % i, "server", address=address)
-        self.start("driver", "driver", claims={"out": "out"})
-        workers = ["worker-%d" % i for i in range(jobs(self.jobset)["worker"]["completions"])]
-        for i, name in enumerate(workers):
-            self.start(name, "worker", index=i)
-        return ["driver", *workers]
-
-    def start(self, name, role, **options):
-        self.pods.start(name, pod_of(self.jobset, role), **options)
-        self.addCleanup(self.pods.remove, name)
+        """Starts all containers of the set, as the Jobs of a restarted set do."""
+        for name in self.names:
+            self.pods.start(name, pod_of(self.jobset, name.partition("-")[0]))
+            self.addCleanup(self.pods.remove, name)
 
     def end_set(self):
-        for name in ("driver", "worker-0", "worker-1", "server-0", "server-1"):
+        for name in reversed(self.names):
             self.pods.remove(name)
 
     def output(self):
-        return os.path.join(self.pods.volume("out"), "run")
+        return os.path.join(self.pods.volume("eps-train-out"), "run")
 
     def wait_for_step(self, step):
         def reached():
             self.assertEqual(self.pods.podman.inspect("driver")["State"]["Status"], "running",
-                             self.pods.logs("driver"))
+                             self.pods.logs())
             try:
                 with open(os.path.join(self.output(), "metrics.jsonl"), encoding="utf-8") as f:
                     return f.read().count("\n") >= step
@@ -236,10 +230,10 @@ class SetTest(unittest.TestCase):
         self.assertEqual((action(server, code), server["backoffLimit"]), ("Count", 0))
         # The set starts again: all pods are deleted before the first new one (BlockingRecreate).
         self.end_set()
-        names = self.start_set()
-        for name in names:
-            self.assertEqual(self.pods.exit_code(name), 0, self.pods.logs(name))
-        self.assertRegex(self.pods.logs("driver"), r"resume: /out/run/checkpoint-\d+, step \d")
+        self.start_set()
+        for name in ("driver", *self.workers):
+            self.assertEqual(self.pods.exit_code(name), 0, self.pods.logs())
+        self.assertRegex(self.pods.logs(), r"resume: /out/run/checkpoint-\d+, step \d")
         self.assertEqual(small_job.outcome(os.path.join(BINARIES, "eps"), self.output(), STEPS),
                          self.outcome_here())
 
@@ -249,7 +243,7 @@ class SetTest(unittest.TestCase):
         subprocess.run([eps, "train", "--config=" + os.path.join(self.job, "job.yaml"),
                         "--model=" + os.path.join(self.job, "model.json"), "--servers=2",
                         "--workers=2", "--worker.threads=1", "--out=" + out], check=True,
-                       stdout=subprocess.DEVNULL, timeout=600)
+                       stdout=subprocess.DEVNULL, timeout=podman.TIMEOUT_SECONDS)
         return small_job.outcome(eps, out, STEPS)
 
 

@@ -60,17 +60,26 @@ runroot = "%s"
                 f.write(text)
         return {name: path(name) for name in settings}
 
-    def build_images(self, binaries):
-        """Builds the images from programs that are built already."""
-        subprocess.run(["deploy/build_images.sh", "--binaries=" + binaries], cwd=ROOT,
-                       env={**self.environment, "IMAGE_TOOL": "podman"}, check=True,
-                       stdout=subprocess.DEVNULL, timeout=600)
+    def build_images(self, binaries, *options):
+        """Builds the images from programs that are built already, and returns what that said."""
+        done = subprocess.run(["deploy/build_images.sh", "--binaries=" + binaries, *options],
+                              cwd=ROOT, env={**self.environment, "IMAGE_TOOL": "podman"},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=TIMEOUT_SECONDS, check=False)
+        if done.returncode != 0:
+            raise AssertionError("build_images.sh ended with %d: %s" % (
+                done.returncode, done.stdout[-2000:]))
+        return done.stdout
 
-    def run(self, *arguments, check=True, given=None):
-        """Runs podman with a text as its input, and returns its output."""
-        done = subprocess.run(["podman", *arguments], env=self.environment, input=given or "",
+    def call(self, *arguments, given=None):
+        """Runs podman with a text as its input, and returns how it ended."""
+        return subprocess.run(["podman", *arguments], env=self.environment, input=given or "",
                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                               timeout=TIMEOUT_SECONDS, check=False)
+
+    def run(self, *arguments, check=True, given=None):
+        """Runs podman, and returns its output."""
+        done = self.call(*arguments, given=given)
         if check and done.returncode != 0:
             raise AssertionError("podman %s ended with %d: %s" % (
                 " ".join(arguments), done.returncode, (done.stdout + done.stderr)[-2000:]))

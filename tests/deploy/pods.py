@@ -8,17 +8,21 @@ import subprocess
 
 import podman
 
-INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+# Fields of a pod that hold its index: of an Indexed Job, and of a StatefulSet.
+INDEXES = ("metadata.annotations['batch.kubernetes.io/job-completion-index']",
+           "metadata.labels['apps.kubernetes.io/pod-index']")
+FIRST_ADDRESS = 10
 
 
 class Pods:
-    """Pods in a network of their own, in which the servers have names. `hosts` has their addresses.
+    """Pods in a network of their own. A pod's name ends with its index, if it has one.
 
-    Call build() first, and stop() last."""
+    `addresses` has an address for each name; a container has the same one whenever it starts.
+    `hosts`: {pod: name by which the others know it}. Call build() first, and stop() last."""
 
-    def __init__(self, binaries, folder, servers):
-        self.binaries, self.folder = binaries, folder
-        self.hosts = dict.fromkeys(servers)
+    def __init__(self, binaries, folder, names, hosts):
+        self.binaries, self.folder, self.hosts = binaries, folder, hosts
+        self.addresses = dict.fromkeys(names)
         self.config = {}
         # All podmans of a machine keep the addresses that are taken by the network's name.
         self.network = "pods-" + os.path.basename(folder)
@@ -31,20 +35,23 @@ class Pods:
         self.podman.run("network", "create", "--internal", self.network)
         subnet = ipaddress.ip_network(json.loads(
             self.podman.run("network", "inspect", self.network))[0]["subnets"][0]["subnet"])
-        for i, name in enumerate(self.hosts):
-            self.hosts[name] = str(subnet[10 + i])
+        for number, name in enumerate(self.addresses, FIRST_ADDRESS):
+            self.addresses[name] = str(subnet[number])
 
     def stop(self):
         self.podman.stop()
 
     def write_config(self, files):
-        """Sets the data of the ConfigMap, and writes them as files. Returns their folder."""
+        """Sets the data of the ConfigMap, and makes the folder that stands for it, with the links
+        that the kubelet makes. Returns the folder."""
         self.config = files
-        folder = os.path.join(self.folder, "job")
-        os.mkdir(folder, 0o755)
+        folder = os.path.join(self.folder, "config")
+        os.makedirs(os.path.join(folder, "..version"))
+        os.symlink("..version", os.path.join(folder, "..data"))
         for name, text in files.items():
-            with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+            with open(os.path.join(folder, "..version", name), "w", encoding="utf-8") as f:
                 f.write(text)
+            os.symlink(os.path.join("..data", name), os.path.join(folder, name))
         return folder
 
     def make_secrets(self, secrets):
@@ -55,7 +62,7 @@ class Pods:
 
         certs("init", "ca")
         for role, secret in secrets.items():
-            hosts = ["--hosts=" + ",".join(self.hosts)] if role == "server" else []
+            hosts = ["--hosts=" + ",".join(self.hosts.values())] if role == "server" else []
             certs("issue", "ca", "--role=" + role, "--out=" + secret, *hosts)
             # A pod's group may read the files of its secret.
             folder = os.path.join(self.folder, secret)
@@ -63,32 +70,35 @@ class Pods:
             for name in os.listdir(folder):
                 os.chmod(os.path.join(folder, name), 0o444)
 
-    def start(self, name, spec, index=0, address=None, claims=None):
-        """Starts the container of a pod. `claims`: {volume or claim: volume of podman}."""
+    def start(self, name, spec, environment=None):
+        """Starts the container of a pod. `environment` is added to that of the specification."""
         container = spec["containers"][0]
         assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}, name
-        user = spec["securityContext"]
+        user, address = spec["securityContext"], self.addresses[name]
         options = ["--name=" + name, "--network=" + self.network, "--cap-drop=ALL",
                    "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
                    "--user=%d:%d" % (user["runAsUser"], user["runAsGroup"]),
-                   "--memory=" + container["resources"]["limits"]["memory"].rstrip("i")]
-        options += ["--ip=" + address] if address else []
-        options += ["--add-host=%s:%s" % item for item in self.hosts.items()]
-        for variable in container.get("env", []):
-            options.append("--env=%s=%s" % (variable["name"], self._value(variable, index)))
-        self.podman.run("run", "--detach", *options, *self._mounts(spec, claims or {}),
+                   "--memory=" + container["resources"]["limits"]["memory"].rstrip("i"),
+                   # With a new MAC address, the others would not reach it when it starts again.
+                   "--ip=" + address, "--mac-address=02:00:00:00:00:%02x" % (
+                       int(address.rpartition(".")[2]))]
+        options += ["--add-host=%s:%s" % (host, self.addresses[each])
+                    for each, host in self.hosts.items()]
+        variables = {each["name"]: self._value(each, name) for each in container.get("env", [])}
+        options += ["--env=%s=%s" % item for item in {**variables, **(environment or {})}.items()]
+        self.podman.run("run", "--detach", *options, *self._mounts(spec, name),
                         container["image"], *container["args"])
 
-    def _value(self, variable, index):
+    def _value(self, variable, pod):
         if "value" in variable:
             return variable["value"]
         source = variable["valueFrom"]
         if "configMapKeyRef" in source:
             return self.config[source["configMapKeyRef"]["key"]]
-        assert source["fieldRef"]["fieldPath"] == INDEX, variable
-        return str(index)
+        assert source["fieldRef"]["fieldPath"] in INDEXES, variable
+        return pod.rpartition("-")[2]
 
-    def _mounts(self, spec, claims):
+    def _mounts(self, spec, pod):
         volumes = {v["name"]: v for v in spec.get("volumes", [])}
         result = []
         for mount in spec["containers"][0].get("volumeMounts", []):
@@ -97,11 +107,14 @@ class Pods:
                 result.append("--tmpfs=%s:rw,size=64m,mode=1777" % mount["mountPath"])
                 continue
             if "configMap" in volume:
-                source = os.path.join(self.folder, "job") + ":%s:ro"
+                source = os.path.join(self.folder, "config") + ":%s:ro"
             elif "secret" in volume:
                 source = os.path.join(self.folder, volume["secret"]["secretName"]) + ":%s:ro"
+            elif "persistentVolumeClaim" in volume:
+                source = volume["persistentVolumeClaim"]["claimName"] + ":%s"
             else:
-                source = claims[mount["name"]] + ":%s"
+                # Made from a template of claims, which Kubernetes names after the pod.
+                source = "%s-%s:%%s" % (mount["name"], pod)
             result.append("--volume=" + source % mount["mountPath"])
         return result
 
@@ -112,11 +125,21 @@ class Pods:
             return state if state["Status"] == "exited" else None
         return podman.wait_for("the end of " + name, ended)["ExitCode"]
 
-    def logs(self, name):
-        return self.podman.run("logs", name, check=False)
+    def logs(self):
+        """Returns what the containers said, with times."""
+        said = []
+        for name in self.podman.run("ps", "--all", "--format={{.Names}}").split():
+            done = subprocess.run(["podman", "logs", "--timestamps", name],
+                                  env=self.podman.environment, stdout=subprocess.PIPE,
+                                  stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
+            said.append("== %s: %s\n%s" % (name, self.podman.inspect(name)["State"]["Status"],
+                                           done.stdout))
+        return "\n".join(said)
 
     def remove(self, name):
-        self.podman.run("rm", "--force", "--time=1", name, check=False)
+        """Removes a container, if it is there. On a busy machine its end may take a second try."""
+        podman.wait_for("the removal of " + name, lambda: self.podman.call(
+            "rm", "--force", "--ignore", "--time=1", name).returncode == 0)
 
     def volume(self, name):
         """Returns the folder of a volume of podman."""

@@ -18,6 +18,7 @@ import urllib.request
 import yaml
 
 import podman
+import pods
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
@@ -26,14 +27,13 @@ import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 BINARIES = TOOLS = None
 CHART = os.path.join(ROOT, "deploy", "helm", "eps")
 GUIDE = os.path.join(ROOT, "docs", "guides", "kubernetes.md")
-INDEX = "metadata.labels['apps.kubernetes.io/pod-index']"
 STEPS = 200  # of the guide's job
 MORE_STEPS = 400  # of a job in which containers end
 STEPS_BETWEEN_ENDS = 20
 # A step takes about 150 ms, so that containers end in the middle of a job.
-SLOW = "--env=EPS_WORKER__PASS_TIME=10ms"
+SLOW = {"EPS_WORKER__PASS_TIME": "10ms"}
 TERMINATED = 143
-PATIENCE_SECONDS = 1800
+PATIENCE_SECONDS, PROBE_SECONDS = 1800, 300
 
 
 def render():
@@ -78,140 +78,52 @@ class RenderedTest(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.mkdtemp(prefix="eps-rendered-")
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
-        cls.podman = podman.Podman(os.path.join(cls.folder, "podman"))
-        cls.addClassCleanup(cls.podman.stop)
-        cls.podman.build_images(BINARIES)
         cls.rendered, files = render()
         cls.job, cls.commands = read_guide()
-        os.chmod(cls.folder, 0o755)
-        cls.make_files(files)
-        cls.make_secrets()
-        cls.podman.run("network", "create", "--internal", "pods")
-        subnet = json.loads(cls.podman.run("network", "inspect", "pods"))[0]["subnets"][0]["subnet"]
-        # A pod of a StatefulSet keeps its name; here, also its address.
-        cls.addresses = {
-            "%s-%d" % (component, i): "%s.%d" % (subnet.rpartition(".")[0], first + i)
-            for component, first in (("server", 10), ("driver", 20), ("worker", 30))
-            for i in range(cls.rendered[component]["spec"]["replicas"])}
-
-    @classmethod
-    def make_files(cls, files):
-        """Makes the folder that stands for the ConfigMap, with the links that the kubelet makes."""
-        folder = os.path.join(cls.folder, "files")
-        os.makedirs(os.path.join(folder, "..version"))
-        os.symlink("..version", os.path.join(folder, "..data"))
-        for name, text in files.items():
-            with open(os.path.join(folder, "..version", name), "w", encoding="utf-8") as f:
-                f.write(text)
-            os.symlink(os.path.join("..data", name), os.path.join(folder, name))
-
-    @classmethod
-    def make_secrets(cls):
-        """Makes the folders that stand for the secrets, as docs/guides/kubernetes.md says."""
-        def certs(*arguments):
-            subprocess.run([os.path.join(BINARIES, "eps"), "certs", *arguments], check=True,
-                           stdout=subprocess.DEVNULL, cwd=cls.folder, timeout=60)
-
-        certs("init", "ca")
-        for role in ("server", "driver", "worker", "scheduler", "viewer"):
-            hosts = ["--hosts=eps-servers-0.eps-servers,eps-servers-1.eps-servers"]
-            certs("issue", "ca", "--role=" + role, "--out=eps-%s-tls" % role,
-                  *(hosts if role == "server" else []))
-            # A pod's group may read the files of its secret.
-            folder = os.path.join(cls.folder, "eps-%s-tls" % role)
-            os.chmod(folder, 0o755)
-            for name in os.listdir(folder):
-                os.chmod(os.path.join(folder, name), 0o444)
+        cls.names = ["%s-%d" % (component, i) for component in ("server", "driver", "worker")
+                     for i in range(cls.rendered[component]["spec"]["replicas"])]
+        hosts = {name: "eps-servers-%s.eps-servers" % name.partition("-")[2]
+                 for name in cls.names if name.startswith("server-")}
+        cls.pods = pods.Pods(BINARIES, cls.folder, [*cls.names, "test"], hosts)
+        cls.addClassCleanup(cls.pods.stop)
+        cls.pods.build()
+        cls.files = cls.pods.write_config(files)
+        cls.pods.make_secrets({role: "eps-%s-tls" % role for role in (
+            "server", "driver", "worker", "scheduler", "viewer")})
 
     def pod_of(self, component):
         found = self.rendered[component]
         return (found if component == "test" else found["spec"]["template"])["spec"]
 
-    def mounts(self, spec, name):
-        """Returns podman's arguments for the mounts of a pod, whose claims have its name."""
-        volumes = {v["name"]: v for v in spec.get("volumes", [])}
-        result = []
-        for mount in spec["containers"][0].get("volumeMounts", []):
-            volume = volumes.get(mount["name"], {})
-            if "emptyDir" in volume:
-                result.append("--tmpfs=%s:rw,size=64m,mode=1777" % mount["mountPath"])
-            elif "configMap" in volume:
-                result.append("--volume=%s:%s:ro" % (os.path.join(self.folder, "files"),
-                                                     mount["mountPath"]))
-            elif "secret" in volume:
-                result.append("--volume=%s:%s:ro" % (
-                    os.path.join(self.folder, volume["secret"]["secretName"]),
-                    mount["mountPath"]))
-            else:
-                result.append("--volume=%s-%s:%s" % (mount["name"], name, mount["mountPath"]))
-        return result
-
     def start(self, name):
-        """Starts the container of a pod with the options that its specification stands for."""
-        component, _, index = name.partition("-")
-        spec = self.pod_of(component)
-        container = spec["containers"][0]
-        self.assertEqual(container["securityContext"]["capabilities"], {"drop": ["ALL"]})
-        user = spec["securityContext"]
-        options = ["--name=" + name, "--network=pods", "--cap-drop=ALL",
-                   "--security-opt=no-new-privileges", "--read-only", "--read-only-tmpfs=false",
-                   "--user=%d:%d" % (user["runAsUser"], user["runAsGroup"]),
-                   "--memory=" + container["resources"]["limits"]["memory"].rstrip("i")]
-        if index:
-            # With a new MAC address, the others would not reach a container that starts again.
-            last = int(self.addresses[name].rpartition(".")[2])
-            options += ["--ip=" + self.addresses[name], "--mac-address=02:00:00:00:00:%02x" % last]
-        options += ["--add-host=eps-servers-%s.eps-servers:%s" % (each[7:], address)
-                    for each, address in self.addresses.items() if each.startswith("server-")]
-        options += [SLOW] if component == "worker" else []
-        for variable in container.get("env", []):
-            value = variable.get("value")
-            if value is None:
-                self.assertEqual(variable["valueFrom"]["fieldRef"]["fieldPath"], INDEX)
-                value = index
-            options.append("--env=%s=%s" % (variable["name"], value))
-        self.podman.run("run", "--detach", *options, *self.mounts(spec, name),
-                        container["image"], *container["args"])
-        self.addCleanup(self.podman.run, "rm", "--force", "--time=1", name, check=False)
-
-    def exit_code(self, name):
-        state = podman.wait_for("the end of " + name, lambda: (
-            lambda s: s["Status"] == "exited" and s)(self.podman.inspect(name)["State"]))
-        return state["ExitCode"]
-
-    def logs(self):
-        """Returns what the containers said last, with times."""
-        said = []
-        for name in self.addresses:
-            done = subprocess.run(["podman", "logs", "--timestamps", "--tail=20", name],
-                                  env=self.podman.environment, stdout=subprocess.PIPE,
-                                  stderr=subprocess.STDOUT, text=True, timeout=60, check=False)
-            said.append("== %s: %s\n%s" % (name, self.podman.inspect(name)["State"]["Status"],
-                                           done.stdout))
-        return "\n".join(said)
+        component = name.partition("-")[0]
+        self.pods.start(name, self.pod_of(component), SLOW if component == "worker" else {})
+        self.addCleanup(self.pods.remove, name)
 
     def assert_probes_answer(self):
-        for name, address in self.addresses.items():
+        for name in self.names:
             container = self.pod_of(name.partition("-")[0])["containers"][0]
             ports = {p["name"]: p["containerPort"] for p in container.get("ports", [])}
             for key in ("startupProbe", "livenessProbe", "readinessProbe"):
                 if key in container:
                     asked = container[key]["httpGet"]
-                    url = "http://%s:%d%s" % (address, ports[asked["port"]], asked["path"])
-                    podman.wait_for("%s of %s" % (key, name), lambda: probe(url) == 200, seconds=30)
+                    url = "http://%s:%d%s" % (
+                        self.pods.addresses[name], ports[asked["port"]], asked["path"])
+                    podman.wait_for("%s of %s" % (key, name), lambda: probe(url) == 200,
+                                    PROBE_SECONDS)
 
     def up(self):
         """Starts all pods, with new volumes."""
-        self.addCleanup(self.podman.run, "volume", "prune", "--force")
-        for name in self.addresses:
+        self.addCleanup(self.pods.podman.run, "volume", "prune", "--force")
+        for name in self.names:
             self.start(name)
         self.assert_probes_answer()
-        podman.wait_for("a way from the driver to the lead", lambda: self.podman.run(
+        podman.wait_for("a way from the driver to the lead", lambda: self.pods.podman.run(
             "exec", "driver-0", "/usr/bin/eps", "job", "ls", "--json", check=False))
 
     def eps(self, *arguments, given=None):
-        return self.podman.run("exec", *(["--interactive"] if given else []), "driver-0",
-                               "/usr/bin/eps", *arguments, given=given)
+        return self.pods.podman.run("exec", *(["--interactive"] if given else []), "driver-0",
+                                    "/usr/bin/eps", *arguments, given=given)
 
     def submit(self, name, **settings):
         job = yaml.safe_load(self.job)
@@ -221,15 +133,15 @@ class RenderedTest(unittest.TestCase):
     def wait_for(self, name, what, reached):
         """Waits until a job is as wanted, and returns it. Its lead may be away meanwhile."""
         def look():
-            said = self.podman.run("exec", "driver-0", "/usr/bin/eps", "job", "show", name,
-                                   "--json", check=False)
+            said = self.pods.podman.run("exec", "driver-0", "/usr/bin/eps", "job", "show", name,
+                                        "--json", check=False)
             job = json.loads(said or "{}")
             return job if said and reached(job) else None
 
         try:
             return podman.wait_for("%s of %s" % (what, name), look, seconds=PATIENCE_SECONDS)
         except AssertionError as error:
-            raise AssertionError("%s\n%s" % (error, self.logs())) from error
+            raise AssertionError("%s\n%s" % (error, self.pods.logs())) from error
 
     def wait_for_step(self, name, step):
         return self.wait_for(name, "step %d" % step, lambda job: job["step"] >= step)["step"]
@@ -237,9 +149,9 @@ class RenderedTest(unittest.TestCase):
     def assert_succeeds(self, name, **settings):
         """Waits for the end of a job, and compares its outcome with one on this machine."""
         shown = self.wait_for(name, "the end", lambda job: job["exit_code"] is not None)
-        self.assertEqual(shown["phase"], "SUCCEEDED", "%s\n%s" % (shown, self.logs()))
+        self.assertEqual(shown["phase"], "SUCCEEDED", "%s\n%s" % (shown, self.pods.logs()))
         eps = os.path.join(BINARIES, "eps")
-        volume = json.loads(self.podman.run("volume", "inspect", "out-driver-0"))[0]["Mountpoint"]
+        there = os.path.join(self.pods.volume("out-driver-0"), name)
         steps = settings.get("steps", STEPS)
         here = tempfile.mkdtemp(dir=self.folder)
         with open(here + ".yaml", "w", encoding="utf-8") as f:
@@ -247,16 +159,16 @@ class RenderedTest(unittest.TestCase):
         subprocess.run(
             [eps, "train", "--config=" + here + ".yaml", "--servers=2", "--workers=2",
              "--worker.threads=1", "--out=" + here,
-             "--model=" + os.path.join(self.folder, "files", "model.json"),
+             "--model=" + os.path.join(self.files, "model.json"),
              *["--training.%s=%s" % item for item in settings.items()]],
-            check=True, stdout=subprocess.DEVNULL, timeout=600)
-        self.assertEqual(small_job.outcome(eps, os.path.join(volume, name), steps),
+            check=True, stdout=subprocess.DEVNULL, timeout=podman.TIMEOUT_SECONDS)
+        self.assertEqual(small_job.outcome(eps, there, steps),
                          small_job.outcome(eps, here, steps))
 
     def test_the_commands_of_the_guide_work(self):
         self.up()
         self.start("test")
-        self.assertEqual(self.exit_code("test"), 0, self.logs())
+        self.assertEqual(self.pods.exit_code("test"), 0, self.pods.logs())
         said = []
         for command in self.commands[:4]:
             self.assertEqual(command[0], "/usr/bin/eps")
@@ -276,9 +188,9 @@ class RenderedTest(unittest.TestCase):
         self.assertEqual(self.commands[4][1:], ["job", "resume", "first"])
         self.eps(*self.commands[4][1:])
         self.wait_for_step("first", 2 * STEPS_BETWEEN_ENDS)
-        self.podman.kill_process("driver-0")
-        self.assertNotEqual(self.exit_code("driver-0"), 0)
-        self.podman.run("start", "driver-0")
+        self.pods.podman.kill_process("driver-0")
+        self.assertNotEqual(self.pods.exit_code("driver-0"), 0)
+        self.pods.podman.run("start", "driver-0")
         self.assert_succeeds("first", steps=MORE_STEPS)
         self.assert_succeeds("second", seed=5)
 
@@ -291,9 +203,9 @@ class RenderedTest(unittest.TestCase):
             step += STEPS_BETWEEN_ENDS
             self.wait_for_step("first", step)
             grace = self.pod_of(name.partition("-")[0])["terminationGracePeriodSeconds"]
-            self.podman.run("stop", "--time=%d" % grace, name)
-            self.assertEqual(self.exit_code(name), TERMINATED, self.logs())
-            self.podman.run("start", name)
+            self.pods.podman.run("stop", "--time=%d" % grace, name)
+            self.assertEqual(self.pods.exit_code(name), TERMINATED, self.pods.logs())
+            self.pods.podman.run("start", name)
             self.assert_probes_answer()
         self.assertLess(self.wait_for_step("first", step), MORE_STEPS, "the upgrade hit the job")
         self.assert_succeeds("first", steps=MORE_STEPS)
