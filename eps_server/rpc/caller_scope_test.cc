@@ -212,7 +212,7 @@ TEST_F(CallerScopeTest, ADriverClaimsItsJobOnly) {
   EXPECT_EQ(claimed.job().name(), "other");
 }
 
-TEST_F(CallerScopeTest, ANameMayComeBackWithAnotherUid) {
+TEST_F(CallerScopeTest, ANewJobMayHaveTheName) {
   const auto old_admin =
       server_.Connect(v1::ROLE_ADMIN, "", server_.TokenOf(v1::ROLE_ADMIN, other_.uid()));
   v1::RemoveJobRequest remove;
