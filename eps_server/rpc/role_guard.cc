@@ -83,10 +83,16 @@ absl::StatusOr<std::shared_ptr<RoleGuard>> RoleGuard::Create(std::string trust_d
       new RoleGuard(std::move(trust_domain), std::move(keys), tokens.required));
 }
 
-absl::Status RoleGuard::Check(const InputMetadata& metadata, const grpc::AuthContext& peer) const {
+absl::Status RoleGuard::Check(const InputMetadata& metadata, const grpc::AuthContext& peer) {
   const auto path = metadata.find(kPathKey);
   if (path == metadata.end()) return absl::PermissionDeniedError("a call without a path");
-  EPS_ASSIGN_OR_RETURN(const PeerName name, PeerOfUri(UriOfCaller(peer), trust_domain_));
+  const absl::string_view uri = UriOfCaller(peer);
+  EPS_ASSIGN_OR_RETURN(const PeerName name, PeerOfUri(uri, trust_domain_));
+  // The text of the URI belongs to the connection.
+  if (!rate_.Admit(uri.data(), CallRate::Clock::now())) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("more than ", CallRate::kPerSecond, " calls a second on one connection"));
+  }
   const absl::string_view rpc(path->second.data(), path->second.size());
   EPS_RETURN_IF_ERROR(table_.Check(rpc, name.role));
   return absl::StartsWith(rpc, kHealth) ? absl::OkStatus() : CheckToken(metadata, name.role);

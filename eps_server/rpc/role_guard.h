@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "eps/v1/access.pb.h"
+#include "eps_server/rpc/call_rate.h"
 #include "grpcpp/security/auth_metadata_processor.h"
 #include "wire/security/job_token.h"
 #include "wire/security/reloaded.h"
@@ -48,9 +49,10 @@ struct TokenRules {
 };
 
 // Refuses calls of peers whose certificate has no role of this trust domain, or one that may not
-// call the RPC, and calls with a token that is not valid for that role, or without one that is
-// required. For servers with TLS only: gRPC ends the process if it is set on plaintext.
-// Thread-safe; reads the file of keys from time to time, and does not block otherwise.
+// call the RPC, calls with a token that is not valid for that role, or without one that is
+// required, and calls of a connection that makes too many a second. For servers with TLS only: gRPC
+// ends the process if it is set on plaintext. Thread-safe; reads the file of keys from time to
+// time, and does not block otherwise.
 class RoleGuard final : public grpc::AuthMetadataProcessor {
  public:
   // Errors of reading the keys; InvalidArgument if tokens are required and there is no file.
@@ -71,13 +73,14 @@ class RoleGuard final : public grpc::AuthMetadataProcessor {
       : trust_domain_(std::move(trust_domain)),
         keys_or_null_(std::move(keys_or_null)),
         token_required_(token_required) {}
-  absl::Status Check(const InputMetadata& metadata, const grpc::AuthContext& peer) const;
+  absl::Status Check(const InputMetadata& metadata, const grpc::AuthContext& peer);
   absl::Status CheckToken(const InputMetadata& metadata, v1::Role role) const;
 
   const AccessTable table_ = AccessTable::Generated();
   const std::string trust_domain_;
   const KeyFile keys_or_null_;
   const bool token_required_;
+  CallRate rate_;
   std::atomic<uint64_t> denied_{0};
 };
 

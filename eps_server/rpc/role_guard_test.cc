@@ -10,6 +10,7 @@
 
 #include "absl/strings/match.h"
 #include "eps/v1/control.grpc.pb.h"
+#include "eps_server/rpc/testing/certified_peer.h"
 #include "eps_server/rpc/testing/secured_server.h"
 #include "grpcpp/grpcpp.h"
 #include "gtest/gtest.h"
@@ -96,6 +97,24 @@ TEST_F(RoleGuardTest, UnknownRpcsAreDenied) {
   for (const char* path : {"/eps.v1.Control/Unknown", "/other.Service/Call"}) {
     EXPECT_EQ(Call(v1::ROLE_ADMIN, path).code(), absl::StatusCode::kPermissionDenied) << path;
   }
+}
+
+TEST_F(RoleGuardTest, AConnectionMayNotFloodTheServer) {
+  const auto guard = RoleGuard::Create("eps", TokenRules());
+  ASSERT_TRUE(guard.ok()) << guard.status();
+  CertifiedPeer flood("spiffe://eps/eps/viewer");
+  CertifiedPeer calm("spiffe://eps/eps/viewer");
+  const auto call = [&guard](CertifiedPeer* peer) {
+    RoleGuard::OutputMetadata consumed;
+    RoleGuard::OutputMetadata response;
+    return (*guard)->Process({{":path", "/eps.v1.Control/Hello"}}, peer, &consumed, &response);
+  };
+  grpc::Status status;
+  int calls = 0;
+  for (; calls < 1'000'000 && status.ok(); ++calls) status = call(&flood);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << calls;
+  EXPECT_GT(calls, static_cast<int>(CallRate::kBurst));
+  EXPECT_TRUE(call(&calm).ok());
 }
 
 TEST_F(RoleGuardTest, HealthIsOpenToAll) {

@@ -15,15 +15,15 @@ constexpr char kUriKey[] = "peer_spiffe_id";
 
 }  // namespace
 
-std::string UriOfCaller(const grpc::AuthContext& peer) {
+absl::string_view UriOfCaller(const grpc::AuthContext& peer) {
   const std::vector<grpc::string_ref> uris = peer.FindPropertyValues(kUriKey);
-  return uris.size() == 1 ? std::string(uris[0].data(), uris[0].size()) : "";
+  return uris.size() == 1 ? absl::string_view(uris[0].data(), uris[0].size()) : "";
 }
 
 CallerScope ScopeOf(const grpc::CallbackServerContext& context) {
   CallerScope scope;
   const std::shared_ptr<const grpc::AuthContext> peer = context.auth_context();
-  const std::string uri = peer == nullptr ? "" : UriOfCaller(*peer);
+  const absl::string_view uri = peer == nullptr ? "" : UriOfCaller(*peer);
   const Identity* const identity = ProcessIdentityOrNull();
   if (uri.empty() || identity == nullptr) return scope;
   const absl::StatusOr<PeerName> name = PeerOfUri(uri, identity->trust_domain());
