@@ -174,9 +174,12 @@ class SecurityTest(unittest.TestCase):
         listed = json.loads(self.on_board("viewer", "job", "ls", "--json", viewer))["jobs"]
         self.assertEqual([job["name"] for job in listed], ["other"])
         self.on_board("viewer", "job", "show", "job", viewer, code=NO_INPUT)
-        said = self.on_board("scheduler", "job", "pause", "job",
-                             self.token(keys, "scheduler", uids["other"]), code=NOT_ALLOWED)
-        self.assertIn("serves the job with uid", said)
+        scheduler = self.token(keys, "scheduler", uids["other"])
+        said = self.on_board("scheduler", "job", "pause", "job", scheduler, code=NO_INPUT)
+        self.assertIn('there is no job "job"', said)
+        said = self.on_board("scheduler", "submit", "-f", self.path("job.yaml"), "--name=third",
+                             scheduler, code=NOT_ALLOWED)
+        self.assertIn("this token serves the job with uid " + uids["other"], said)
         # The key is replaced: the tokens of both are valid.
         self.call("certs", "token-key", keys)
         self.work("worker.log", *self.security("worker"), self.token(keys, "worker", uids["job"]))
