@@ -34,7 +34,8 @@ absl::Status RunSimulate(const Arguments& arguments);
 absl::Status RunState(const Arguments& arguments);
 absl::Status RunStatus(const RunConfig& run, bool json);
 absl::Status RunSubmit(const Arguments& arguments);
-absl::Status RunTop(const Arguments& arguments);  // watch/top.cc
+absl::Status RunTop(const Arguments& arguments);    // watch/top.cc
+absl::Status RunTrace(const Arguments& arguments);  // trace/trace.cc
 absl::Status RunVerify(const Arguments& arguments);
 
 namespace {
@@ -104,6 +105,7 @@ const std::vector<Command>& Commands() {
                   /*trains=*/false, /*has_json=*/true},
                  RunStatus),
       {"top", "show running servers in the terminal, live (eps top --help)", RunTop},
+      {"trace", "write what a running job does to a file (eps trace --help)", RunTrace},
       {"dashboard", "serve a page that shows running servers (eps dashboard --help)", RunDashboard},
       Configured({"eps doctor", "check that this machine can run EPS"}, RunDoctor),
       OfPython("wandb", "write a run's metrics for Weights & Biases (eps wandb --help)",

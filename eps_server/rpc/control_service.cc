@@ -10,6 +10,7 @@
 #include "eps_server/rpc/calls/caller_scope.h"
 #include "eps_server/rpc/calls/session_call.h"
 #include "eps_server/rpc/calls/state_calls.h"
+#include "eps_server/rpc/calls/trace_call.h"
 #include "eps_server/rpc/calls/unary_call.h"
 #include "wire/channel.h"
 #include "wire/payload_message.h"
@@ -155,6 +156,11 @@ grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::ExportState(
 grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::WatchSteps(
     grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
   return WatchCall::Start(context, host_, &watches_, *request);
+}
+
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ControlService::Trace(
+    grpc::CallbackServerContext* context, const grpc::ByteBuffer* request) {
+  return TraceCall::Start(context, host_, &traces_, *request);
 }
 
 void ControlService::GetStatus(std::function<void(v1::StatusReply)> done) {

@@ -15,9 +15,11 @@ using ControlUnary = v1::Control::WithCallbackMethod_Hello<
     v1::Control::WithCallbackMethod_CreateJob<v1::Control::WithCallbackMethod_Join<
         v1::Control::WithCallbackMethod_Status<v1::Control::WithCallbackMethod_Gate<
             v1::Control::WithCallbackMethod_GetJob<v1::Control::Service>>>>>>;
+using ControlLooks =
+    v1::Control::WithRawCallbackMethod_Trace<v1::Control::WithRawCallbackMethod_WatchSteps<
+        v1::Control::WithRawCallbackMethod_Session<ControlUnary>>>;
 using ControlBase = v1::Control::WithRawCallbackMethod_ImportState<
-    v1::Control::WithRawCallbackMethod_ExportState<v1::Control::WithRawCallbackMethod_WatchSteps<
-        v1::Control::WithRawCallbackMethod_Session<ControlUnary>>>>;
+    v1::Control::WithRawCallbackMethod_ExportState<ControlLooks>>;
 }  // namespace internal
 
 // Serves eps.v1.Control with gRPC's callback API. Handlers turn requests into events and never
@@ -30,6 +32,7 @@ class ControlService final : public internal::ControlBase {
   static constexpr int kMaxImports = 16;    // each holds up to two chunks
   static constexpr int kMaxExports = 16;    // each holds a chunk
   static constexpr int kMaxWatches = 64;    // each holds up to WatchCall::kMaxQueuedBytes
+  static constexpr int kMaxTraces = 4;      // each holds up to TraceCall::kMaxQueuedBytes
 
   ControlService(JobHost* host, const ProcessInfo* process) : host_(host), process_(process) {}
 
@@ -51,6 +54,8 @@ class ControlService final : public internal::ControlBase {
                                                           const grpc::ByteBuffer* request) override;
   grpc::ServerWriteReactor<grpc::ByteBuffer>* WatchSteps(grpc::CallbackServerContext* context,
                                                          const grpc::ByteBuffer* request) override;
+  grpc::ServerWriteReactor<grpc::ByteBuffer>* Trace(grpc::CallbackServerContext* context,
+                                                    const grpc::ByteBuffer* request) override;
   grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext* context,
                                    const v1::StatusRequest* request,
                                    v1::StatusReply* reply) override;
@@ -67,6 +72,7 @@ class ControlService final : public internal::ControlBase {
   CallLimit imports_{"ImportState", kMaxImports};
   CallLimit exports_{"ExportState", kMaxExports};
   CallLimit watches_{"WatchSteps", kMaxWatches};
+  CallLimit traces_{"Trace", kMaxTraces};
 };
 
 }  // namespace eps

@@ -1,6 +1,9 @@
 #include "eps_server/rpc/data_service.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
+#include "base/trace/trace_log.h"
 #include "eps_server/rpc/calls/caller_scope.h"
 #include "eps_server/rpc/calls/fetch_call.h"
 #include "eps_server/rpc/calls/push_call.h"
@@ -25,7 +28,15 @@ grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext* co
   auto job = host_->Find(request->job_id(), ScopeOf(*context));
   if (job.ok()) {
     const StreamId id = call->Attach(*job);
-    (*job)->Post(event::BeginStep{id, *request});
+    v1::BeginStepRequest begin = *request;
+    begin.clear_trace();  // the core has no use for it
+    if ((*job)->is_lead() && !begin.probe() && !begin.report_only()) {
+      (*job)->traces().OnBegin(*request);
+      call->BeforeReply([job = *job, received_ns = TraceNowNs()](v1::BeginStepReply* message) {
+        job->traces().Order(received_ns, message);
+      });
+    }
+    (*job)->Post(event::BeginStep{id, std::move(begin)});
   } else {
     call->Fail(job.status());
   }

@@ -70,7 +70,7 @@ absl::StatusOr<std::shared_ptr<JobShell>> JobShell::Create(JobSpec spec,
       new JobShell(std::move(spec), std::move(servers), shard, description_bytes, environment),
       [](JobShell* raw) { DestroyLater(raw); });
   if (!environment.trace.empty()) {
-    EPS_ASSIGN_OR_RETURN(shell->trace_, TraceFile::Open(environment.trace, shard));
+    EPS_ASSIGN_OR_RETURN(shell->traces_.file_or_null, TraceFile::Open(environment.trace, shard));
   }
   EPS_RETURN_IF_ERROR(shell->Reserve());
   shell->StartProtocol(term);
@@ -83,6 +83,7 @@ JobShell::JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard
     : environment_(environment),
       description_bytes_(description_bytes),
       part_(std::move(spec), std::move(servers), shard),
+      traces_{TraceDesk(part_.spec().training.steps), nullptr},
       sequence_(environment_.pool->lane(Lane::kCore)) {
   for (size_t i = 0; i < part_.servers().size(); ++i) {
     mailboxes_.push_back(std::make_unique<PeerMailbox>());

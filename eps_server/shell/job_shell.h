@@ -19,6 +19,7 @@
 #include "eps_server/shell/peer_mailbox.h"
 #include "eps_server/shell/stream_sink.h"
 #include "eps_server/shell/timer_queue.h"
+#include "eps_server/shell/trace_desk.h"
 #include "eps_server/shell/trace_file.h"
 #include "storage/backends/durable_storage.h"
 
@@ -141,6 +142,8 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
     std::atomic<uint64_t> fetch_crcs{0};        // CRCs computed over the answers to fetches
   };
   Counters& counters() { return counters_; }
+  // The traces of the job that are open.
+  TraceDesk& traces() { return traces_.desk; }
 
  private:
   JobShell(JobSpec spec, std::vector<std::string> servers, ShardId shard,
@@ -164,13 +167,19 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   void Execute(const effect::SetTimer& e);
   void Execute(const effect::ClearTimer& e);
   void Execute(const effect::Trace& e) {
-    if (trace_ != nullptr) trace_->Write(e.action);
+    if (traces_.file_or_null != nullptr) traces_.file_or_null->Write(e.action);
+    traces_.desk.OnAction(e.action);
   }
   void Execute(const effect::Drained& e);
   void Execute(const effect::Abort& e);
   // Tells an import stream that the memory of one of its chunks is free again.
   void ImportTaken(StreamId stream);
 
+  // The receivers of the core's actions.
+  struct Traces {
+    TraceDesk desk;
+    std::unique_ptr<TraceFile> file_or_null;  // null without servers.trace
+  };
   // The functions that the next status answers.
   struct StatusWaiters {
     Mutex mu;
@@ -186,12 +195,12 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   StreamRegistry streams_;
   std::vector<std::unique_ptr<PeerMailbox>> mailboxes_;
   Counters counters_;
+  Traces traces_;
   StatusWaiters status_waiters_;
   std::atomic<v1::JobState> state_{v1::JOB_STATE_IMPORTING};
   std::atomic<bool> touched_{false};
 
   Sequence sequence_;
-  std::unique_ptr<TraceFile> trace_;  // null if tracing is disabled
   std::unique_ptr<StateBackend> backend_;
   std::unique_ptr<Protocol> protocol_;
   std::vector<Effect> effects_;

@@ -4,11 +4,18 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 
 namespace eps {
 namespace {
 
 using Outcome = absl::StatusOr<BackendValue>;
+
+// Returns the place of work for the step that reads this version.
+SpanPlace PlaceOf(const Chunk& chunk, Version version) {
+  return {StepThatReads(version.value()), chunk.id.value() + 1};
+}
 
 // Builds the operation for one request, with an overload per kind of request.
 class Builder {
@@ -21,6 +28,7 @@ class Builder {
     op.check = AtVersion(request.version);
     op.reads = Extents::Part::kWeights;
     op.work = [compute = compute_, chunk = chunk_, request](const ChunkArrays& arrays) -> Outcome {
+      const TraceSpan span(kEncodeSpan, PlaceOf(*chunk, request.version));
       return BackendValue(
           compute->Read(*chunk, request.version, *request.codec, request.axis, arrays));
     };
@@ -33,6 +41,7 @@ class Builder {
     op.check = AtVersion(request.version);
     op.reads = Extents::Part::kAll;
     op.work = [compute = compute_, chunk = chunk_](const ChunkArrays& arrays) -> Outcome {
+      const TraceSpan span(kReadStateSpan, {0, chunk->id.value() + 1});
       return BackendValue(compute->ReadState(*chunk, arrays));
     };
     return op;
@@ -48,6 +57,7 @@ class Builder {
     op.to = ContentVersion(*chunk_, request.version);
     op.work = [compute = compute_, chunk = chunk_,
                state = request.state](const ChunkArrays& arrays) -> Outcome {
+      const TraceSpan span(kWriteStateSpan, {0, chunk->id.value() + 1});
       compute->WriteState(*chunk, state, arrays);
       return BackendValue();
     };
@@ -70,6 +80,7 @@ class Builder {
     op.work = [compute = compute_, chunk = chunk_,
                shared = std::make_shared<UpdateRequest>(std::move(request.update))](
                   const ChunkArrays&) -> Outcome {
+      const TraceSpan span(kReduceSpan, PlaceOf(*chunk, shared->from));
       EPS_ASSIGN_OR_RETURN(UpdateResult result, compute->Stats(*chunk, *shared));
       return BackendValue(std::move(result));
     };
@@ -88,6 +99,7 @@ class Builder {
     // Moves the request, so that the work holds the only reference to the contributions.
     op.work = [compute = compute_, chunk = chunk_,
                shared = std::move(shared)](const ChunkArrays& arrays) -> Outcome {
+      const TraceSpan span(kUpdateSpan, PlaceOf(*chunk, shared->from));
       EPS_ASSIGN_OR_RETURN(UpdateResult result, compute->Update(*chunk, *shared, arrays));
       return BackendValue(std::move(result));
     };

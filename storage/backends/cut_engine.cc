@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "storage/disk/block_bytes.h"
 
 namespace eps::durable {
@@ -168,6 +170,7 @@ void CutEngine::SyncSlots(PendingCut* cut, uint32_t slot) {
 }
 
 void CutEngine::RecordCut(PendingCut* cut) {
+  const TraceSpan span(kWriteCutSpan, {cut->request.border.id.step.value()});
   const absl::Status failed = in_flight_->failure();
   if (!failed.ok()) return EndCut(failed);
   cut->kept->record.extents_crc32c = CrcOfFooters(cut->footers);

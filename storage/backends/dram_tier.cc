@@ -4,6 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
+
 namespace eps::durable {
 
 DramTier::DramTier(std::unique_ptr<ChunkArena> arena, SlotFiles* files, InFlight* in_flight)
@@ -28,7 +31,10 @@ void DramTier::Capture(const Copy& copy, std::function<void()> copied, CopyDone 
   // The chunk's next update waits for the copy, and other chunks' for its buffer.
   files_->staging()->Acquire(Lane::kUpdate, [=](uint8_t* buffer) {
     sequences_[copy.index].Post([=] {
-      std::memcpy(buffer, arena_->arrays(copy.index).weights, bytes(copy.index));
+      {
+        const TraceSpan span(kCopyForCutSpan, {0, files_->chunk(copy.index).id.value() + 1});
+        std::memcpy(buffer, arena_->arrays(copy.index).weights, bytes(copy.index));
+      }
       copied();
       // Compute checksums in a later task: the chunk may be updated meanwhile.
       in_flight_->executor(Lane::kUpdate)->Post([=] { WriteCopy(copy, buffer, done); });

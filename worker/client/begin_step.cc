@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "base/trace/span_names.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "eps/v1/data.grpc.pb.h"
 #include "grpcpp/client_context.h"
@@ -21,11 +22,12 @@ using std::chrono::steady_clock;
 // BeginStep on one shard: its calls, probes and pauses, one at a time. Methods require the lock.
 class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
  public:
-  ShardBegin(std::shared_ptr<ClientCore> core, const JobView& job, std::string address,
-             std::shared_ptr<grpc::Channel> channel, const v1::BeginStepRequest& request)
+  ShardBegin(std::shared_ptr<ClientCore> core, const JobView& job, const BeginTarget& target,
+             const v1::BeginStepRequest& request)
       : core_(std::move(core)),
-        address_(std::move(address)),
-        channel_(std::move(channel)),
+        address_(target.address),
+        channel_(target.channel),
+        trace_or_null_(target.trace_or_null),
         data_(v1::Data::NewStub(channel_)),
         control_(v1::Control::NewStub(channel_)),
         request_(request),
@@ -71,6 +73,10 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
     NewContext();
     request_.set_request_id(core_->NextRequestId());
     reply_.Clear();
+    // A repeated request brings no spans twice.
+    request_.clear_trace();
+    if (trace_or_null_ != nullptr) trace_or_null_->MoveTo(&request_);
+    sent_ns_ = TraceNowNs();
     grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
     data_->async()->BeginStep(context_.get(), &request_, &reply_, ResultTaker());
   }
@@ -88,7 +94,9 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   // thread.
   std::function<void(grpc::Status)> ResultTaker() {
     return [self = shared_from_this(), core = core_](grpc::Status status) mutable {
+      const int64_t now_ns = TraceNowNs();
       ClientLock lock(&core->mu);
+      self->received_ns_ = now_ns;
       self->result_ = std::move(status);
       self.reset();
       core->changed.NotifyAll();
@@ -100,6 +108,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
         FromGrpc(result, absl::StrCat("BeginStep ", request_.step(), " on ", address_));
     if (status.ok()) {
       state_ = State::kDone;
+      if (trace_or_null_ != nullptr) trace_or_null_->OnReply(reply_, sent_ns_, received_ns_);
       return absl::OkStatus();
     }
     if (!MayRepeat(status.code())) return status;
@@ -136,6 +145,7 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   const std::shared_ptr<ClientCore> core_;
   const std::string address_;
   const std::shared_ptr<grpc::Channel> channel_;
+  StepTrace* const trace_or_null_;
   const std::unique_ptr<v1::Data::Stub> data_;
   const std::unique_ptr<v1::Control::Stub> control_;
   v1::BeginStepRequest request_;
@@ -148,6 +158,8 @@ class ShardBegin : public std::enable_shared_from_this<ShardBegin> {
   v1::StatusRequest status_request_;
   v1::StatusReply status_reply_;
   std::optional<grpc::Status> result_ EPS_GUARDED_BY(client_lock);
+  int64_t sent_ns_ = 0;                                  // the last call
+  int64_t received_ns_ EPS_GUARDED_BY(client_lock) = 0;  // its result
   TimePoint next_call_;  // initially long past, so the first call is due at once
   std::optional<TimePoint> away_since_;
   int attempt_ = 0;
@@ -160,9 +172,10 @@ absl::StatusOr<std::vector<v1::BeginStepReply>> BeginStepOnAll(
     const std::vector<BeginTarget>& targets, const v1::BeginStepRequest& request) {
   std::vector<std::shared_ptr<ShardBegin>> calls;
   for (const BeginTarget& target : targets) {
-    calls.push_back(
-        std::make_shared<ShardBegin>(core, job, target.address, target.channel, request));
+    calls.push_back(std::make_shared<ShardBegin>(core, job, target, request));
   }
+  const TraceSpan span(request.report_only() ? kReportSpan : kBeginStepSpan,
+                       {request.step() - (request.report_only() ? 1 : 0)});
   ClientLock lock(&core->mu);
   // A report must arrive, and after the last step only its completion is outstanding.
   const bool may_stop = !request.report_only() && request.step() <= job.spec.training.steps;

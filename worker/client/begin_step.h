@@ -9,6 +9,7 @@
 #include "eps/v1/data.pb.h"
 #include "grpcpp/channel.h"
 #include "worker/client/client_core.h"
+#include "worker/client/trace/step_trace.h"
 
 namespace eps {
 
@@ -16,6 +17,7 @@ namespace eps {
 struct BeginTarget {
   std::string address;
   std::shared_ptr<grpc::Channel> channel;
+  StepTrace* trace_or_null = nullptr;  // of the lead
 };
 
 // Sends `request` (without request_id) to all targets at once, waits for all replies and returns

@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/status_macros.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "compression/codecs/floats/kernels.h"
 #include "wire/payload_message.h"
 
@@ -60,6 +62,10 @@ void RoundToBf16(const Tile& tile, uint64_t ld, float* values) {
   float_kernels::EncodeBf16(values, ld, tile.rows, tile.cols, tile.cols, /*past_caches=*/false,
                             rounded.data());
   float_kernels::DecodeBf16(rounded.data(), tile.cols, tile.rows, tile.cols, ld, values);
+}
+
+SpanPlace PlaceOf(const FetchOp& op, const Chunk& chunk) {
+  return {StepThatReads(op.version.value()), chunk.id.value() + 1};
 }
 
 void DecodeTiles(const EncodedChunk& encoded, const Chunk& chunk, const JobSpec& spec,
@@ -120,6 +126,7 @@ bool ShardFetcher::UseKept(const std::shared_ptr<FetchOp>& op, const ChunkCopy& 
   std::optional<Bytes> kept = core_->frozen.Find(chunk.id, encoding.axis);
   if (!kept.has_value()) return false;
   pool_->Post([this, op, &chunk, encoding, bytes = *std::move(kept)] {
+    const TraceSpan span(kDecodeSpan, PlaceOf(*op, chunk));
     Decode(op, chunk, encoding, bytes);
   });
   return true;
@@ -310,6 +317,7 @@ void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assem
 
 void ShardFetcher::Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
                            Assembly* assembly) {
+  const TraceSpan span(kDecodeSpan, PlaceOf(*op, chunk));
   Bytes bytes = assembly->payload.Take();
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {

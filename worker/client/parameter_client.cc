@@ -9,6 +9,8 @@
 #include "base/executor.h"
 #include "base/log.h"
 #include "base/status_macros.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "wire/channel.h"
 #include "wire/counts_message.h"
 #include "worker/client/begin_step.h"
@@ -109,6 +111,7 @@ class GrpcParameterClient final : public ParameterClient {
   std::unique_ptr<OpenStep> open_step_;
   std::unique_ptr<ThreadPool> pool_;
   std::thread supervisor_;
+  StepTrace trace_ EPS_GUARDED_BY(client_lock);
   bool job_over_ = false;    // the servers said so in BeginStep
   bool hands_over_ = false;  // contributions bring the residuals that live here
   bool stopping_ EPS_GUARDED_BY(client_lock) = false;
@@ -247,7 +250,8 @@ absl::StatusOr<v1::BeginStepReply> GrpcParameterClient::ProbeShards() {
   v1::BeginStepRequest request = NewBeginStep(Step(0));
   request.set_probe(true);
   std::vector<BeginTarget> targets;
-  for (size_t i = 0; i < shards_.size(); ++i) targets.push_back({job_.servers[i], shards_[i].down});
+  for (size_t i = 0; i < shards_.size(); ++i)
+    targets.push_back({job_.servers[i], shards_[i].down, nullptr});
   EPS_ASSIGN_OR_RETURN(const std::vector<v1::BeginStepReply> replies,
                        BeginStepOnAll(core_, job_, targets, request));
   return open_step_->TakeProbes(replies);
@@ -257,7 +261,9 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
   EPS_CHECK_MSG(open_step_ != nullptr && step.value() >= 1, "BeginStep " << step << " before Join");
   const std::vector<size_t> asked = open_step_->ShardsToAsk(step);
   std::vector<BeginTarget> targets;
-  for (const size_t i : asked) targets.push_back({job_.servers[i], shards_[i].down});
+  for (const size_t i : asked) {
+    targets.push_back({job_.servers[i], shards_[i].down, i == 0 ? &trace_ : nullptr});
+  }
   v1::BeginStepRequest request = NewBeginStep(step);
   request.set_leaving(hands_over_);
   const auto& awaits_driver = core_->options.awaits_driver;
@@ -274,6 +280,7 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
     push_residuals[asked[i]] = replies[i].push_residuals();
   }
   job_over_ = start.done;
+  SetOpenStep(step.value(), start.version.value());
   ClientLock lock(&core_->mu);
   core_->work.step = step;
   residuals_->Begin(step, start.version, std::move(push_residuals));
@@ -282,7 +289,8 @@ absl::StatusOr<StepStart> GrpcParameterClient::BeginStep(Step step) {
 
 absl::Status GrpcParameterClient::Report(v1::BeginStepRequest request) {
   request.set_report_only(true);
-  return BeginStepOnAll(core_, job_, {{job_.servers[0], shards_[0].down}}, request).status();
+  return BeginStepOnAll(core_, job_, {{job_.servers[0], shards_[0].down, nullptr}}, request)
+      .status();
 }
 
 absl::Status GrpcParameterClient::ReportLosses(absl::Span<const PartLossSum> losses) {
@@ -361,8 +369,11 @@ absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens
   const TimePoint start = steady_clock::now();
   ClientLock lock(&core_->mu);
   ++core_->work.waits;
-  while (core_->failure.ok() && !queue_->admits()) {
-    core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+  {
+    const TraceSpan span(kWaitForWindowSpan, {job.step.value(), use.value() + 1, part.value() + 1});
+    while (core_->failure.ok() && !queue_->admits()) {
+      core_->changed.WaitFor(&core_->mu, std::chrono::seconds(1));
+    }
   }
   --core_->work.waits;
   const std::chrono::duration<double> waited = steady_clock::now() - start;
@@ -385,6 +396,7 @@ bool GrpcParameterClient::AllCounted() const {
 absl::Status GrpcParameterClient::Flush() {
   EPS_CHECK_MSG(!shards_.empty(), "Flush before Join");
   const TimePoint start = steady_clock::now();
+  const TraceSpan span(kFlushSpan, {open_step_->step().value()});
   ClientLock lock(&core_->mu);
   // The links bound this wait: they fail the client when a server no longer answers.
   ++core_->work.waits;

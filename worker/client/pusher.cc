@@ -9,6 +9,8 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/numerics/flush_denormals.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "wire/payload_message.h"
 #include "wire/payload_slices.h"
 
@@ -389,6 +391,8 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
 
 void PushQueue::Encode(const Job& job, Encoding encoding) {
   const ChunkId chunk = encoding.chunk->id;
+  const TraceSpan span(kEncodeGradientSpan,
+                       {job.step.value(), chunk.value() + 1, job.part.value() + 1});
   encoding.nonfinite_element = FindNonfinite(job, *encoding.chunk);
   Bytes gradient;
   if (encoding.nonfinite_element.has_value()) {

@@ -12,6 +12,8 @@
 #include "base/numerics/flush_denormals.h"
 #include "base/numerics/reduction_tree.h"
 #include "base/status_macros.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "worker/relay/host_stage_pool.h"
 #include "worker/relay/weight_stream.h"
 
@@ -57,10 +59,11 @@ class StepRun {
     EPS_RETURN_IF_ERROR(LoadBatches(batches));
     for (const Visit& visit : VisitsOfStep(job_.spec)) {
       const auto fetch_start = steady_clock::now();
-      EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
+      EPS_ASSIGN_OR_RETURN(const auto stage_weights, Await(visit.stage, weights));
       timing_->fetch_wait_seconds += SecondsSince(fetch_start);
       const auto visit_start = steady_clock::now();
       const double push_wait = timing_->push_wait_seconds;
+      const TraceSpan span(visit.backward ? kBackwardSpan : kForwardSpan, PlaceOf(visit.stage));
       if (!visit.backward) {
         EPS_RETURN_IF_ERROR(Forward(visit.stage, *stage_weights));
         timing_->forward_seconds += SecondsSince(visit_start);
@@ -88,7 +91,15 @@ class StepRun {
     std::unique_ptr<PendingCopy> pending;  // null if the copy is complete
   };
 
+  SpanPlace PlaceOf(StageId stage) const { return {start_.step.value(), stage.value() + 1}; }
+
+  absl::StatusOr<std::shared_ptr<const StageWeights>> Await(StageId stage, WeightStream* weights) {
+    const TraceSpan span(kWaitForWeightsSpan, PlaceOf(stage));
+    return weights->Next();
+  }
+
   absl::Status LoadBatches(BatchSource* batches) {
+    const TraceSpan span(kLoadDataSpan, {start_.step.value()});
     for (const PartId part : job_.parts) {
       uint64_t tokens = 0;
       for (uint32_t j = 0; j < g_; ++j) {
@@ -233,10 +244,7 @@ class StepRun {
   absl::Status PushPart(StageId stage, size_t part, StageGradientPtr gradient) {
     const auto start = steady_clock::now();
     const bool moves = runtime_->in_host_memory();
-    const size_t others = kGradientsInHostMemory - (moves ? 1 : 0);
-    while (!gradient_pool_->WaitUntilFewerInUse(others, kGradientTimeout)) {
-      EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush fails if they are gone
-    }
+    EPS_RETURN_IF_ERROR(WaitForMemory(stage, part, moves));
     timing_->push_wait_seconds += SecondsSince(start);
     CopiedGradient next;
     next.stage = stage;
@@ -252,6 +260,17 @@ class StepRun {
     EPS_RETURN_IF_ERROR(PushCopied());
     copied_ = std::move(next);
     return copied_.pending == nullptr ? PushCopied() : absl::OkStatus();
+  }
+
+  absl::Status WaitForMemory(StageId stage, size_t part, bool moves) {
+    SpanPlace place = PlaceOf(stage);
+    place.part = losses_[part].part.value() + 1;
+    const TraceSpan span(kWaitForMemorySpan, place);
+    const size_t others = kGradientsInHostMemory - (moves ? 1 : 0);
+    while (!gradient_pool_->WaitUntilFewerInUse(others, kGradientTimeout)) {
+      EPS_RETURN_IF_ERROR(client_->Flush());  // servers may be slow; Flush fails if they are gone
+    }
+    return absl::OkStatus();
   }
 
   // Pushes the gradient that was copied last, if there is one.
@@ -385,6 +404,7 @@ class Relay::Impl {
 
   absl::Status EvaluateBehind(uint64_t step, Version version) {
     if (!EvaluatesBehind(step)) return absl::OkStatus();
+    const TraceSpan span(kEvaluateSpan, {step});
     EPS_ASSIGN_OR_RETURN(
         const std::vector<PartLossSum> losses,
         EvaluateParts(job_, client_, runtime_, &weight_pool_, options_.prefetch, version,

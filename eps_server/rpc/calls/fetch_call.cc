@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "base/checksum.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "eps_server/rpc/calls/caller_scope.h"
 #include "wire/grpc_status.h"
 #include "wire/payload_message.h"
@@ -78,6 +80,7 @@ void FetchCall::OnClose(const absl::Status& status) {
 }
 
 void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
+  const TraceSpan span(kSendSpan, {StepThatReads(chunk.version.value()), chunk.chunk.value() + 1});
   const Bytes& payload = chunk.payload;
   v1::FetchSlice slice;
   slice.set_tag(chunk.tag);

@@ -4,6 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/log.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "eps_server/rpc/calls/caller_scope.h"
 #include "wire/payload_message.h"
 
@@ -104,6 +106,8 @@ void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
       ->pool()
       ->lane(Lane::kClient)
       ->Post([self = Self(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
+        const TraceSpan span(kCheckSpan, {header.key().step(), header.key().chunk() + 1,
+                                          header.key().part_first() + 1});
         JobShell& job = *self->job();
         Event event =
             CheckPush(self->id(), header, *chunk, *codecs, std::move(bytes), job.account());

@@ -1,6 +1,7 @@
 #ifndef EPS_SERVER_RPC_CALLS_UNARY_CALL_H_
 #define EPS_SERVER_RPC_CALLS_UNARY_CALL_H_
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -42,12 +43,17 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
     return id_;
   }
 
+  // Sets a function that completes the reply. The handler may call this once, before the RPC is
+  // answered.
+  void BeforeReply(std::function<void(ReplyMessage*)> complete) { complete_ = std::move(complete); }
+
   // Sends the reply unless the RPC was answered before.
   void Succeed(const ReplyMessage& reply) {
     MutexLock lock(&mu_);
     if (finished_) return;
     finished_ = true;
     *reply_ = reply;
+    if (complete_) complete_(reply_);
     Finish(grpc::Status::OK);
   }
 
@@ -102,6 +108,7 @@ class UnaryCall final : public grpc::ServerUnaryReactor, public StreamSink {
   std::shared_ptr<UnaryCall> self_;
   std::shared_ptr<JobShell> job_;
   StreamId id_;
+  std::function<void(ReplyMessage*)> complete_;
   Mutex mu_;
   ReplyMessage* const reply_;  // written before Finish, never after
   bool finished_ EPS_GUARDED_BY(mu_) = false;
