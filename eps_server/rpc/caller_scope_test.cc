@@ -16,6 +16,7 @@
 #include "eps/v1/control.grpc.pb.h"
 #include "eps/v1/scheduler.pb.h"
 #include "eps_server/rpc/role_guard.h"
+#include "eps_server/rpc/testing/certified_peer.h"
 #include "eps_server/rpc/testing/secured_server.h"
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
@@ -262,6 +263,22 @@ TEST_F(TokenTest, OnlyValidTokensAreAccepted) {
                 "it was over");
 }
 
+TEST_F(TokenTest, ATokenNeedsItsRole) {
+  SecuredServer server;
+  const auto guard = RoleGuard::Create("eps", {server.keys_file(), false});
+  ASSERT_TRUE(guard.ok()) << guard.status();
+  CertifiedPeer admin("spiffe://eps/eps/admin");
+  const auto call = [&](v1::Role role) {
+    RoleGuard::OutputMetadata consumed;
+    RoleGuard::OutputMetadata response;
+    const std::string token = server.TokenOf(role, 0);
+    return (*guard)->Process({{":path", kList}, {kTokenMetadata, token}}, &admin, &consumed,
+                             &response);
+  };
+  EXPECT_TRUE(call(v1::ROLE_ADMIN).ok());
+  EXPECT_EQ(call(v1::ROLE_VIEWER).error_code(), grpc::StatusCode::UNAUTHENTICATED);
+}
+
 TEST_F(TokenTest, RequiredTokensMustBeSent) {
   SecuredServer server(/*tokens_required=*/true);
   ExpectRefused(List(&server, ""), "requires a token");
@@ -273,6 +290,22 @@ TEST_F(TokenTest, RequiredTokensMustBeSent) {
   const absl::Status prepared =
       CallRpc(server.Connect(v1::ROLE_SERVER), "/eps.v1.Shard/PrepareJob");
   EXPECT_EQ(prepared.code(), absl::StatusCode::kInvalidArgument) << prepared;
+}
+
+TEST(ConnectionAgeTest, AConnectionEndsAndTheNextOneServes) {
+  SecuredServer server(/*tokens_required=*/false, /*connection_age_ms=*/100);
+  const auto viewer = server.Connect(v1::ROLE_VIEWER);
+  v1::ListJobsReply jobs;
+  const std::string list = absl::StrCat(kScheduler, "ListJobs");
+  ASSERT_TRUE(CallRpc(viewer, list, "", &jobs).ok());
+  v1::WatchJobsRequest watch;
+  watch.set_board(jobs.board());
+  watch.set_from_revision(jobs.revision());
+  // Without an end of the connection, the watch would last until the test ends it.
+  const absl::Status ended =
+      CallRpc(viewer, absl::StrCat(kScheduler, "WatchJobs"), watch.SerializeAsString());
+  EXPECT_EQ(ended.code(), absl::StatusCode::kUnavailable) << ended;
+  EXPECT_TRUE(CallRpc(viewer, list, "", &jobs).ok());
 }
 
 }  // namespace

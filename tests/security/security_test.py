@@ -188,6 +188,13 @@ class SecurityTest(unittest.TestCase):
                          self.undisturbed())
         with open(self.path("other.log"), encoding="utf-8") as f:
             self.assertNotIn("joined", f.read())
+        # Servers that start again know whose job they have.
+        self.end()
+        self.children.clear()
+        self.serve("--security.token_keys=" + keys, "--security.tokens=required")
+        self.assertIn("idle", self.on_board("viewer", "status", viewer))
+        own = self.token(keys, "viewer", uids["job"])
+        self.assertNotIn("idle", self.on_board("viewer", "status", own))
 
     def test_certificates_name_their_only_job(self):
         self.serve()

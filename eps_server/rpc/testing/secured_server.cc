@@ -18,7 +18,7 @@
 
 namespace eps {
 
-SecuredServer::SecuredServer(bool tokens_required)
+SecuredServer::SecuredServer(bool tokens_required, uint64_t connection_age_ms)
     : folder_(absl::StrCat(testing::TempDir(), "/secured-server-", getpid())) {
   if (ProcessIdentityOrNull() == nullptr) {
     std::filesystem::remove_all(folder_);
@@ -31,7 +31,8 @@ SecuredServer::SecuredServer(bool tokens_required)
   options.listen = "127.0.0.1:0";
   options.threads = 2;
   options.memory_limit_bytes = uint64_t{1} << 28;
-  options.tokens = {folder_ + "/keys", tokens_required};
+  options.tokens = {keys_file(), tokens_required};
+  options.connection_age_ms = connection_age_ms;
   std::ofstream(options.tokens.keys_file) << line;
   auto server = Server::Start(options);
   EPS_CHECK_MSG(server.ok(), server.status().ToString());

@@ -25,10 +25,12 @@ class SecuredServer {
   static constexpr std::chrono::seconds kTimeout{300};
 
   // Starts the server on a free port of loopback, or ends the test. It verifies tokens.
-  explicit SecuredServer(bool tokens_required = false);
+  explicit SecuredServer(bool tokens_required = false, uint64_t connection_age_ms = 0);
 
   const std::string& address() const { return server_->address(); }
   const TokenKey& token_key() const { return key_; }
+  // The file with the key.
+  std::string keys_file() const { return folder_ + "/keys"; }
 
   // Returns a new connection of a process with a certificate of that role and job. `token` is the
   // text of its token; empty: it has none.
