@@ -157,8 +157,8 @@ class TraceTest(unittest.TestCase):
                 self.assertEqual([(s.name, s.stage) for s in visits],
                                  [("forward", stage) for stage in stages[:-1]] +
                                  [("backward", stage) for stage in stages[::-1]], (worker, step))
-                for name in ("begin step", "wait for weights", "decode weights", "encode gradient",
-                             "flush", "report", "load data"):
+                for name in ("wait for weights", "decode weights", "encode gradient", "flush",
+                             "report", "load data"):
                     self.assertTrue([s for s in spans if s.process == worker and s.step == step and
                                      s.name == name], (worker, step, name))
 

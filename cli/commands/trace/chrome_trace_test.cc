@@ -33,7 +33,8 @@ v1::TraceReport ReportOf(const std::string& process, const std::string& name, in
 // Returns the complete events of a file by their names.
 std::map<std::string, json> SpansOf(const ChromeTrace& trace) {
   std::map<std::string, json> spans;
-  for (const json& event : json::parse(trace.Json())["traceEvents"]) {
+  const json file = json::parse(trace.Json());
+  for (const json& event : file["traceEvents"]) {
     if (event["ph"] == "X") spans[event["name"]] = event;
   }
   return spans;
@@ -90,7 +91,8 @@ TEST(ChromeTraceTest, ProcessesAndThreadsHaveNames) {
   trace.Add(report, 0);
   trace.Add(report, 0);  // the next report of the same process
   std::map<std::string, std::string> names;
-  for (const json& event : json::parse(trace.Json())["traceEvents"]) {
+  const json file = json::parse(trace.Json());
+  for (const json& event : file["traceEvents"]) {
     if (event["ph"] == "M" && event["pid"] == 1) {
       names[event["name"].get<std::string>() + " " + event["tid"].dump()] = event["args"]["name"];
     }

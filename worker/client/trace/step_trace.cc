@@ -12,10 +12,11 @@ void StepTrace::MoveTo(v1::BeginStepRequest* request) {
 
 void StepTrace::OnReply(const v1::BeginStepReply& reply, int64_t sent_ns, int64_t received_ns) {
   if (!reply.has_trace_order()) return recording_.reset();
+  if (recording_.has_value()) return;
   const v1::TraceOrder& order = reply.trace_order();
   const RoundTrip trip{sent_ns, order.received_ns(), order.sent_ns(), received_ns};
   lead_is_ahead_ns_ = trip.OtherIsAheadNs();
-  if (!recording_.has_value()) recording_.emplace();
+  recording_.emplace();
 }
 
 }  // namespace eps

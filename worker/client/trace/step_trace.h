@@ -21,6 +21,8 @@ class StepTrace {
 
  private:
   std::optional<TraceRecording> recording_;  // while the lead asks for spans
+  // Measured once for a recording: a later, other result would move spans of one thread into each
+  // other.
   int64_t lead_is_ahead_ns_ = 0;
 };
 
