@@ -199,7 +199,8 @@ class SetTest(unittest.TestCase):
     def start_set(self):
         """Starts all containers of the set, as the Jobs of a restarted set do."""
         for name in self.names:
-            self.pods.start(name, pod_of(self.jobset, name.partition("-")[0]))
+            self.pods.start(name, pod_of(self.jobset, name.partition("-")[0]),
+                            pods.SLOW if name in self.workers else {})
             self.addCleanup(self.pods.remove, name)
 
     def end_set(self):
@@ -209,15 +210,19 @@ class SetTest(unittest.TestCase):
     def output(self):
         return os.path.join(self.pods.volume("eps-train-out"), "run")
 
+    def steps(self):
+        """Returns the number of steps in metrics.jsonl."""
+        try:
+            with open(os.path.join(self.output(), "metrics.jsonl"), encoding="utf-8") as f:
+                return f.read().count("\n")
+        except OSError:
+            return 0
+
     def wait_for_step(self, step):
         def reached():
             self.assertEqual(self.pods.podman.inspect("driver")["State"]["Status"], "running",
                              self.pods.logs())
-            try:
-                with open(os.path.join(self.output(), "metrics.jsonl"), encoding="utf-8") as f:
-                    return f.read().count("\n") >= step
-            except OSError:
-                return False
+            return self.steps() >= step
         podman.wait_for("step %d" % step, reached)
 
     def test_a_set_continues_after_a_lost_server(self):
@@ -226,6 +231,7 @@ class SetTest(unittest.TestCase):
         self.pods.podman.kill_process("server-1")
         code = self.pods.exit_code("server-1")
         self.assertEqual(code, 137)
+        self.assertLess(self.steps(), STEPS, "the kill hit the run")
         server = jobs(self.jobset)["server"]
         self.assertEqual((action(server, code), server["backoffLimit"]), ("Count", 0))
         # The set starts again: all pods are deleted before the first new one (BlockingRecreate).

@@ -12,6 +12,9 @@ import podman
 INDEXES = ("metadata.annotations['batch.kubernetes.io/job-completion-index']",
            "metadata.labels['apps.kubernetes.io/pod-index']")
 FIRST_ADDRESS = 10
+# A worker's environment in which a step takes about 150 ms, so that containers end in the middle of
+# a job.
+SLOW = {"EPS_WORKER__PASS_TIME": "10ms"}
 
 
 class Pods:

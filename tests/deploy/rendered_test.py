@@ -30,8 +30,6 @@ GUIDE = os.path.join(ROOT, "docs", "guides", "kubernetes.md")
 STEPS = 200  # of the guide's job
 MORE_STEPS = 400  # of a job in which containers end
 STEPS_BETWEEN_ENDS = 20
-# A step takes about 150 ms, so that containers end in the middle of a job.
-SLOW = {"EPS_WORKER__PASS_TIME": "10ms"}
 TERMINATED = 143
 PATIENCE_SECONDS, PROBE_SECONDS = 1800, 300
 
@@ -97,7 +95,8 @@ class RenderedTest(unittest.TestCase):
 
     def start(self, name):
         component = name.partition("-")[0]
-        self.pods.start(name, self.pod_of(component), SLOW if component == "worker" else {})
+        self.pods.start(name, self.pod_of(component),
+                        pods.SLOW if component == "worker" else {})
         self.addCleanup(self.pods.remove, name)
 
     def assert_probes_answer(self):
