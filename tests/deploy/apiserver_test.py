@@ -19,6 +19,8 @@ import chart_test
 TOOLS = None
 STATEFUL_SETS = ("eps-servers", "eps-driver", "eps-workers")
 SERVER = "eps-servers-%d.eps-servers:50151"
+# The former settings, and the defaults of the chart that is new (docs/guides/kubernetes.md).
+KEEP = "--reset-then-reuse-values"
 
 
 def weakened(pod):
@@ -51,6 +53,10 @@ class ApiServerTest(unittest.TestCase):
         cls.api = apiserver.ApiServer(os.path.join(cls.folder, "cluster"), TOOLS)
         cls.addClassCleanup(cls.api.stop)
         cls.install_certificates()
+        # The one of chart_test.VARIANTS.
+        cls.api.run("kubectl", "create", "--filename=-", given=yaml.safe_dump({
+            "apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "handler": "nvidia",
+            "metadata": {"name": "nvidia"}}))
 
     @classmethod
     def install_certificates(cls):
@@ -70,8 +76,8 @@ class ApiServerTest(unittest.TestCase):
         self.api.run("kubectl", "label", "namespace", self.namespace,
                      "pod-security.kubernetes.io/enforce=restricted")
 
-    def helm(self, command, *arguments, refused=False):
-        chart = [chart_test.CHART] if command in ("install", "upgrade") else []
+    def helm(self, command, *arguments, refused=False, chart=chart_test.CHART):
+        chart = [chart] if command in ("install", "upgrade") else []
         return self.api.run("helm", command, "eps", *chart, "--namespace=" + self.namespace,
                             *arguments, refused=refused)
 
@@ -108,9 +114,9 @@ class ApiServerTest(unittest.TestCase):
             self.assertEqual(
                 self.get("statefulset", name)["spec"]["persistentVolumeClaimRetentionPolicy"],
                 {"whenDeleted": "Retain", "whenScaled": "Retain"})
-        self.helm("upgrade", "--reuse-values", "--set=image.tag=0.1.1")
+        self.helm("upgrade", KEEP, "--set=image.tag=0.1.1")
         self.assertEqual(self.state(), self.expected(2, "0.1.1"))
-        self.helm("upgrade", "--reuse-values", "--set=servers.replicas=3")
+        self.helm("upgrade", KEEP, "--set=servers.replicas=3")
         self.assertEqual(self.state(), self.expected(3, "0.1.1"))
         self.helm("rollback", "2")
         self.assertEqual(self.state(), self.expected(2, "0.1.1"))
@@ -125,8 +131,24 @@ class ApiServerTest(unittest.TestCase):
                       "data.claim=text,data.path={/data/a}", "servers.drainTimeout=60",
                       "servers.storage.kind=nvme", "servers.config.storage\\.scrub=0",
                       "workers.config.worker\\.threads=2", "workers.nodeSelector.kind=cpu",
+                      "workers.gpu=true", "workers.runtimeClass=nvidia",
                       "driver.resources.limits.memory=1Gi", "tls.trustDomain=here.org"):
-            self.helm("upgrade", "--reuse-values", "--set=" + value)
+            self.helm("upgrade", KEEP, "--set=" + value)
+
+    def test_an_upgrade_knows_new_values(self):
+        older = os.path.join(tempfile.mkdtemp(), "eps")
+        self.addCleanup(shutil.rmtree, os.path.dirname(older))
+        shutil.copytree(chart_test.CHART, older)
+        path = os.path.join(older, "values.yaml")
+        with open(path, encoding="utf-8") as f:
+            values = yaml.safe_load(f)
+        del values["workers"]["gpu"], values["image"]["cudaWorker"]
+        with open(path, "w", encoding="utf-8") as f:
+            yaml.safe_dump(values, f)
+        self.helm("install", "--set=image.registry=here/", chart=older)
+        self.assertEqual(self.state()[1][2], "here/eps-worker:0.1.0")
+        self.helm("upgrade", KEEP, "--set=workers.gpu=true")
+        self.assertEqual(self.state()[1][2], "here/eps-worker-cuda:0.1.0")
 
     def test_fewer_servers_need_shrink(self):
         self.helm("install", "--set=servers.replicas=3")

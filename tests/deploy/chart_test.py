@@ -27,7 +27,8 @@ VARIANTS = {
               "--set=servers.storage.className=fast,servers.config.storage\\.scrub=8388608",
               "--set=workers.config.worker\\.threads=4,image.pullSecrets[0]=key",
               "--set=tls.issuer.name=ca,tls.issuer.kind=ClusterIssuer,tls.trustDomain=here.org",
-              "--set=workers.nodeSelector.kind=cpu,servers.nodeSelector.kind=disk"],
+              "--set=workers.nodeSelector.kind=cpu,servers.nodeSelector.kind=disk",
+              "--set=workers.gpu=true,workers.runtimeClass=nvidia"],
 }
 # Settings, and a part of the refusal.
 REFUSED = [
@@ -47,6 +48,7 @@ REFUSED = [
     (["files.a/b=x"], "a/b"),
     (["data.path={/out/first}"], "path"),
     (["networkPolicy.enabled=false"], "networkPolicy"),
+    (["workers.gpu=2"], "gpu"),
 ]
 
 
@@ -216,6 +218,20 @@ class ObjectsTest(unittest.TestCase):
                 {"name": "RANK", "valueFrom": {"fieldRef": {
                     "fieldPath": "metadata.labels['apps.kubernetes.io/pod-index']"}}},
                 {"name": "WORLD_SIZE", "value": str(replicas)}])
+
+    def test_only_workers_take_gpus(self):
+        for settings in VARIANTS.values():
+            for name, each in pod_templates(objects(*settings)).items():
+                spec, gpu = each["spec"], bool(settings) and name == "eps-workers"
+                container = spec["containers"][0]
+                self.assertEqual(container["image"].startswith("eps-worker-cuda:"), gpu, name)
+                self.assertEqual("--worker.device=cuda" in container["args"], gpu, name)
+                self.assertEqual(container["resources"]["limits"].get("nvidia.com/gpu"),
+                                 1 if gpu else None, name)
+                self.assertEqual(spec.get("runtimeClassName"), "nvidia" if gpu else None, name)
+                self.assertEqual(spec.get("tolerations"), [
+                    {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
+                                 if gpu else None, name)
 
     def test_jobs_read_below_the_claim(self):
         for settings, roots in zip(VARIANTS.values(), (["/etc/eps"], ["/etc/eps", "/data"])):

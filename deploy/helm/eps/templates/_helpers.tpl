@@ -16,7 +16,9 @@ helm.sh/chart: {{ .Chart.Name }}-{{ .Chart.Version }}
 {{- end -}}
 
 {{- define "eps.workerImage" -}}
-{{ .Values.image.registry }}{{ .Values.image.worker }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- $name := .Values.image.worker -}}
+{{- if .Values.workers.gpu }}{{ $name = .Values.image.cudaWorker }}{{ end -}}
+{{ .Values.image.registry }}{{ $name }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end -}}
 
 {{- /* The names of all servers, as a list, in the order of their shards. */ -}}
