@@ -276,7 +276,7 @@ bool Report(const TransportLoad& load, const std::vector<Way>& ways,
 absl::Status MakeCertificates(const std::string& folder) {
   EPS_RETURN_IF_ERROR(CreateAuthority(folder + "/ca", /*days=*/1));
   for (const v1::Role role : {v1::ROLE_SERVER, v1::ROLE_WORKER}) {
-    const CertificateRequest request = {role, "eps", {"127.0.0.1"}, /*days=*/1};
+    const CertificateRequest request = {role, /*job=*/"", "eps", {"127.0.0.1"}, /*days=*/1};
     EPS_RETURN_IF_ERROR(
         IssueCertificate(folder + "/ca", request, absl::StrCat(folder, "/", RoleName(role))));
   }

@@ -292,7 +292,7 @@ TEST_F(TokenTest, RequiredTokensMustBeSent) {
   EXPECT_EQ(prepared.code(), absl::StatusCode::kInvalidArgument) << prepared;
 }
 
-TEST(ConnectionAgeTest, AConnectionEndsAndTheNextOneServes) {
+TEST(ConnectionAgeTest, AConnectionEndsAtItsAge) {
   SecuredServer server(/*tokens_required=*/false, /*connection_age_ms=*/100);
   const auto viewer = server.Connect(v1::ROLE_VIEWER);
   v1::ListJobsReply jobs;

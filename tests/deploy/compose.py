@@ -14,7 +14,8 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 
 FOLDER = os.path.join(ROOT, "deploy", "compose")
-COMPOSE_FILE, BOARD_FILE = (os.path.join(FOLDER, name) for name in ("compose.yaml", "board.yaml"))
+COMPOSE_FILE, BOARD_FILE, GPU_FILE = (
+    os.path.join(FOLDER, name) for name in ("compose.yaml", "board.yaml", "gpu.yaml"))
 JOB = os.path.join(FOLDER, "job.yaml")
 STEPS = 300  # of the job
 DATA = [os.path.join(ROOT, "docs", name) for name in ("protocol.md", "durability.md",

@@ -65,6 +65,22 @@ class ComposeTest(unittest.TestCase):
         print("image sizes: %s" % sizes, file=sys.stderr)
         self.assertLess(sizes["eps-server"], MAX_SERVER_IMAGE_BYTES)
 
+    def test_the_gpu_file_changes_the_workers_alone(self):
+        device = {"driver": "nvidia", "device_ids": ["0"], "capabilities": ["gpu"]}
+        for files in ((compose.COMPOSE_FILE,), (compose.COMPOSE_FILE, compose.BOARD_FILE)):
+            services = []
+            for self.compose.files in (files, (*files, compose.GPU_FILE)):
+                services.append(json.loads(self.compose.run("config", "--format=json"))["services"])
+            plain, gpu = services
+            for i in range(2):
+                worker = plain["worker-%d" % i]
+                worker["image"] = "eps-worker-cuda:latest"
+                worker["environment"]["EPS_WORKER__DEVICE"] = "cuda"
+                worker["mem_limit"] = str(8 << 30)
+                worker["deploy"] = {"resources": {"reservations": {"devices": [device]}},
+                                    "placement": {}}
+            self.assertEqual(gpu, plain)
+
     def test_trains_and_leaves_nothing(self):
         self.up()
         for service, name in self.compose.containers().items():
