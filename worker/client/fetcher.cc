@@ -10,7 +10,6 @@
 #include "base/checksum.h"
 #include "base/status_macros.h"
 #include "base/trace/span_names.h"
-#include "base/trace/trace_log.h"
 #include "compression/codecs/floats/kernels.h"
 #include "wire/payload_message.h"
 
@@ -126,8 +125,8 @@ bool ShardFetcher::UseKept(const std::shared_ptr<FetchOp>& op, const ChunkCopy& 
   std::optional<Bytes> kept = core_->frozen.Find(chunk.id, encoding.axis);
   if (!kept.has_value()) return false;
   pool_->Post([this, op, &chunk, encoding, bytes = *std::move(kept)] {
-    const TraceSpan span(kDecodeSpan, PlaceOf(*op, chunk));
-    Decode(op, chunk, encoding, bytes);
+    std::optional<TraceSpan> span(std::in_place, kDecodeSpan, PlaceOf(*op, chunk));
+    Decode(op, chunk, encoding, bytes, &span);
   });
   return true;
 }
@@ -317,7 +316,7 @@ void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assem
 
 void ShardFetcher::Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
                            Assembly* assembly) {
-  const TraceSpan span(kDecodeSpan, PlaceOf(*op, chunk));
+  std::optional<TraceSpan> span(std::in_place, kDecodeSpan, PlaceOf(*op, chunk));
   Bytes bytes = assembly->payload.Take();
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {
@@ -328,11 +327,11 @@ void ShardFetcher::Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chun
     ClientLock lock(&core_->mu);
     return OnResidual(op, chunk.id, Bytes());
   }
-  Decode(op, chunk, assembly->encoding, std::move(bytes));
+  Decode(op, chunk, assembly->encoding, std::move(bytes), &span);
 }
 
 void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
-                          const Encoding& encoding, Bytes bytes) {
+                          const Encoding& encoding, Bytes bytes, std::optional<TraceSpan>* span) {
   const bool residual = op->residuals_of.has_value();
   auto encoded = encoding.codec->Open(chunk, encoding.axis, bytes,
                                       residual ? Content::kGradient : Content::kWeights);
@@ -352,6 +351,7 @@ void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk
   DecodeTiles(**encoded, chunk, job_->spec, *op, encoding.view);
   encoded = nullptr;  // discharged before the fetch counts as done
   bytes = Bytes();
+  span->reset();
   ClientLock lock(&core_->mu);
   --op->writers;
   --op->missing;

@@ -12,6 +12,7 @@
 
 #include "base/bytes.h"
 #include "base/executor.h"
+#include "base/trace/trace_log.h"
 #include "eps/v1/data.pb.h"
 #include "grpcpp/support/slice.h"
 #include "wire/payload_slices.h"
@@ -116,9 +117,9 @@ class ShardFetcher final : public StreamHandler {
   // Checks the bytes of a copy that has arrived, and passes them on.
   void Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
                Assembly* assembly) EPS_EXCLUDES(client_lock);
-  // Decodes weights into place.
+  // Decodes weights into place, and ends the span before it wakes whoever waits for them.
   void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, const Encoding& encoding,
-              Bytes bytes) EPS_EXCLUDES(client_lock);
+              Bytes bytes, std::optional<TraceSpan>* span) EPS_EXCLUDES(client_lock);
   void OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes)
       EPS_REQUIRES(client_lock);
   void OnDamaged(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy, uint32_t expected,
