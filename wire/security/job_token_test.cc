@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <thread>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -103,6 +104,8 @@ TEST(ReloadedTest, FollowsTheFile) {
   write("two");
   EXPECT_EQ(*(*at_once)->Get(), "two");
   EXPECT_EQ(*(*later)->Get(), "one");
+  std::this_thread::sleep_for(Reloaded<std::string>::kSoon);
+  EXPECT_EQ(*(*later)->GetNewest(), "two");
   write("bad");
   EXPECT_EQ(*(*at_once)->Get(), "two");
 }

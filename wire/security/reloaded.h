@@ -1,6 +1,7 @@
 #ifndef EPS_WIRE_SECURITY_RELOADED_H_
 #define EPS_WIRE_SECURITY_RELOADED_H_
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -22,6 +23,7 @@ class Reloaded {
  public:
   using Parse = std::function<absl::StatusOr<Value>(const std::string& text)>;
   static constexpr std::chrono::milliseconds kPeriod{10'000};
+  static constexpr std::chrono::milliseconds kSoon{100};
 
   // Reads the file. Errors of ReadTextFile and of `parse`.
   static absl::StatusOr<std::shared_ptr<Reloaded>> Open(
@@ -32,11 +34,15 @@ class Reloaded {
     return file;
   }
 
-  // Returns the newest value. A file that has become unreadable is logged, and leaves the old one.
-  std::shared_ptr<const Value> Get() EPS_EXCLUDES(mu_) {
+  // Returns the value. A file that has become unreadable is logged, and leaves the old one.
+  std::shared_ptr<const Value> Get() { return Get(period_); }
+  // The same for a caller whom the last value does not satisfy: it is at most kSoon old.
+  std::shared_ptr<const Value> GetNewest() { return Get(std::min(period_, kSoon)); }
+
+ private:
+  std::shared_ptr<const Value> Get(std::chrono::milliseconds age) EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
-    const auto now = std::chrono::steady_clock::now();
-    if (now - read_ < period_) return value_;
+    if (std::chrono::steady_clock::now() - read_ < age) return value_;
     absl::StatusOr<std::shared_ptr<const Value>> fresh = Read();
     if (fresh.ok()) {
       value_ = *std::move(fresh);
@@ -46,7 +52,6 @@ class Reloaded {
     return value_;
   }
 
- private:
   Reloaded(std::string path, Parse parse, std::chrono::milliseconds period)
       : path_(std::move(path)), parse_(std::move(parse)), period_(period) {}
 
