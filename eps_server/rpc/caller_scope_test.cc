@@ -91,6 +91,9 @@ class CallerScopeTest : public testing::Test {
       if (field->name() == "name") fields.SetString(request.get(), field, kJob);
       if (field->name() == "job_id") fields.SetUInt64(request.get(), field, spec_.id().value());
       if (field->name() == "uid") fields.SetUInt64(request.get(), field, own_.uid());
+      if (rpc->name() == "Trace" && field->name() == "steps") {
+        fields.SetUInt32(request.get(), field, 1);
+      }
     }
     return request->SerializeAsString();
   }
