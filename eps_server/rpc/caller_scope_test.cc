@@ -299,8 +299,16 @@ TEST(ConnectionAgeTest, AConnectionEndsAtItsAge) {
   SecuredServer server(/*tokens_required=*/false, /*connection_age_ms=*/100);
   const auto viewer = server.Connect(v1::ROLE_VIEWER);
   v1::ListJobsReply jobs;
-  const std::string list = absl::StrCat(kScheduler, "ListJobs");
-  ASSERT_TRUE(CallRpc(viewer, list, "", &jobs).ok());
+  // A call that takes longer than the rest of its connection is made again, as clients do.
+  const auto list = [&] {
+    const auto deadline = std::chrono::steady_clock::now() + SecuredServer::kTimeout;
+    absl::Status status;
+    do {
+      status = CallRpc(viewer, absl::StrCat(kScheduler, "ListJobs"), "", &jobs);
+    } while (absl::IsUnavailable(status) && std::chrono::steady_clock::now() < deadline);
+    return status;
+  };
+  ASSERT_TRUE(list().ok());
   v1::WatchJobsRequest watch;
   watch.set_board(jobs.board());
   watch.set_from_revision(jobs.revision());
@@ -308,7 +316,7 @@ TEST(ConnectionAgeTest, AConnectionEndsAtItsAge) {
   const absl::Status ended =
       CallRpc(viewer, absl::StrCat(kScheduler, "WatchJobs"), watch.SerializeAsString());
   EXPECT_EQ(ended.code(), absl::StatusCode::kUnavailable) << ended;
-  EXPECT_TRUE(CallRpc(viewer, list, "", &jobs).ok());
+  EXPECT_TRUE(list().ok());
 }
 
 }  // namespace

@@ -115,7 +115,7 @@ TEST_F(RoleGuardTest, AConnectionMayNotFloodTheServer) {
   for (; calls < 1'000'000 && status.ok(); ++calls) status = call(&flood);
   EXPECT_EQ(status.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << calls;
   EXPECT_GT(calls, static_cast<int>(CallRate::kBurst));
-  EXPECT_TRUE(call(&calm).ok());
+  for (int i = 0; i < 1000; ++i) EXPECT_TRUE(call(&calm).ok()) << "each has a limit of its own";
 }
 
 TEST_F(RoleGuardTest, HealthIsOpenToAll) {
