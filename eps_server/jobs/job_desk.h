@@ -66,14 +66,14 @@ class JobDesk {
   // The operations of the Scheduler service. Unavailable if the change could not be written;
   // PermissionDenied for a job that the caller may not reach. A caller of one job lists and claims
   // that one.
-  void Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done, CallerScope caller = {});
-  void Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done, CallerScope caller = {});
+  void Submit(v1::SubmitJobRequest request, Done<v1::SubmitJobReply> done, CallerScope caller);
+  void Update(v1::UpdateJobRequest request, Done<v1::UpdateJobReply> done, CallerScope caller);
   void Checkpoint(v1::CheckpointJobRequest request, Done<v1::CheckpointJobReply> done,
-                  CallerScope caller = {});
-  void Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done, CallerScope caller = {});
-  void Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done, CallerScope caller = {});
-  void Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done, CallerScope caller = {});
-  void List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done, CallerScope caller = {});
+                  CallerScope caller);
+  void Remove(v1::RemoveJobRequest request, Done<v1::RemoveJobReply> done, CallerScope caller);
+  void Claim(v1::ClaimJobRequest request, Done<v1::ClaimJobReply> done, CallerScope caller);
+  void Report(v1::ReportJobRequest request, Done<v1::ReportJobReply> done, CallerScope caller);
+  void List(v1::ListJobsRequest request, Done<v1::ListJobsReply> done, CallerScope caller);
 
   // Returns the id of a new watch.
   uint64_t NewWatch() { return next_watch_.fetch_add(1); }
@@ -81,7 +81,7 @@ class JobDesk {
   // twice. OutOfRange as the service; ResourceExhausted for a watcher that waits until the board no
   // longer keeps its next event.
   void Watch(uint64_t id, v1::WatchJobsRequest request, std::shared_ptr<JobWatcher> watcher,
-             CallerScope caller = {});
+             CallerScope caller);
   // The watcher wants events again.
   void Continue(uint64_t id);
   // Ends a watch, and does not tell the watcher. The id may be unknown.

@@ -77,7 +77,7 @@ class JobDeskTest : public testing::Test {
     request.set_from_revision(revision);
     request.set_name(name);
     last_watch_ = desk_->NewWatch();
-    desk_->Watch(last_watch_, request, watcher);
+    desk_->Watch(last_watch_, request, watcher, CallerScope());
     executor_.RunAll();
     return watcher;
   }
@@ -301,8 +301,9 @@ TEST(JobDesk, ServesManyThreads) {
   auto desk = JobDesk::Open(std::move(environment), &store);
   ASSERT_TRUE(desk.ok()) << desk.status();
   std::promise<uint64_t> board;
-  (*desk)->List(ListOf(),
-                [&](absl::StatusOr<v1::ListJobsReply> reply) { board.set_value(reply->board()); });
+  (*desk)->List(
+      ListOf(), [&](absl::StatusOr<v1::ListJobsReply> reply) { board.set_value(reply->board()); },
+      CallerScope());
   v1::WatchJobsRequest request;
   request.set_board(board.get_future().get());
   std::vector<std::shared_ptr<CountingWatcher>> watchers;
@@ -310,7 +311,7 @@ TEST(JobDesk, ServesManyThreads) {
     const uint64_t id = (*desk)->NewWatch();
     watchers.push_back(
         std::make_shared<CountingWatcher>(desk->get(), id, uint64_t{3} * kThreads * kJobs));
-    (*desk)->Watch(id, request, watchers.back());
+    (*desk)->Watch(id, request, watchers.back(), CallerScope());
   }
   std::vector<std::thread> threads;
   for (int t = 0; t < kThreads; ++t) {
@@ -318,17 +319,25 @@ TEST(JobDesk, ServesManyThreads) {
       for (int i = 0; i < kJobs; ++i) {
         const std::string name = absl::StrCat("job-", t, "-", i);
         std::promise<v1::Job> claimed;
-        (*desk)->Submit(SubmitOf(name), [](const absl::StatusOr<v1::SubmitJobReply>& reply) {
-          EXPECT_TRUE(reply.ok()) << reply.status();
-        });
-        (*desk)->Claim(ClaimOf(t, name), [&](absl::StatusOr<v1::ClaimJobReply> reply) {
-          EXPECT_TRUE(reply.ok()) << reply.status();
-          claimed.set_value(reply.ok() ? reply->job() : v1::Job());
-        });
-        (*desk)->Report(EndOf(claimed.get_future().get(), 0),
-                        [](const absl::StatusOr<v1::ReportJobReply>& reply) {
-                          EXPECT_TRUE(reply.ok()) << reply.status();
-                        });
+        (*desk)->Submit(
+            SubmitOf(name),
+            [](const absl::StatusOr<v1::SubmitJobReply>& reply) {
+              EXPECT_TRUE(reply.ok()) << reply.status();
+            },
+            CallerScope());
+        (*desk)->Claim(
+            ClaimOf(t, name),
+            [&](absl::StatusOr<v1::ClaimJobReply> reply) {
+              EXPECT_TRUE(reply.ok()) << reply.status();
+              claimed.set_value(reply.ok() ? reply->job() : v1::Job());
+            },
+            CallerScope());
+        (*desk)->Report(
+            EndOf(claimed.get_future().get(), 0),
+            [](const absl::StatusOr<v1::ReportJobReply>& reply) {
+              EXPECT_TRUE(reply.ok()) << reply.status();
+            },
+            CallerScope());
       }
     });
   }

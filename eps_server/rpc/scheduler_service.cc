@@ -165,8 +165,9 @@ grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerCont
   v1::ListJobsRequest list;
   list.set_request_id(request->request_id());
   list.set_name(request->name());
-  desk_->List(list, [call, place, job = host_->job(), drain = *request,
-                     caller = ScopeOf(*context)](const absl::StatusOr<v1::ListJobsReply>& listed) {
+  const auto drain_it = [call, place, job = host_->job(), drain = *request,
+                         caller =
+                             ScopeOf(*context)](const absl::StatusOr<v1::ListJobsReply>& listed) {
     if (!listed.ok()) return call->Fail(listed.status());
     const JobScope named = {drain.name(), listed->jobs().empty() ? 0 : listed->jobs(0).uid()};
     const absl::Status allowed = caller.Check(named);
@@ -178,7 +179,9 @@ grpc::ServerUnaryReactor* SchedulerService::DrainWorker(grpc::CallbackServerCont
     }
     job->Post(event::DrainWorker{drain.worker_nonce()});
     call->Succeed(v1::DrainWorkerReply());
-  });
+  };
+  // The list hides no job here: the caller's scope is checked with the job's uid above.
+  desk_->List(list, drain_it, CallerScope());
   return call.get();
 }
 
