@@ -235,6 +235,8 @@ absl::StatusOr<v1::CreateJobReply> ControlClient::CreateJob(const JobSpec& spec,
                      static_cast<double>(wanted) / 1e9));
   }
   EPS_RETURN_IF_ERROR(FromGrpc(call.status(), Where("CreateJob", 0)));
+  MutexLock lock(&mu_);
+  gate_number_ = std::max(gate_number_, call.reply().gate_number());
   return call.reply();
 }
 
@@ -304,7 +306,11 @@ absl::StatusOr<v1::GateReply> ControlClient::SendGate(v1::GateRequest request) {
   grpc::ClientContext context;
   SetCallTimeout(&context, kCallTimeout);
   request.set_request_id(NewRequestId("gate"));
-  request.set_job_id(job().value());
+  {
+    MutexLock lock(&mu_);
+    request.set_job_id(job_.value());
+    request.set_number(++gate_number_);
+  }
   v1::GateReply reply;
   const absl::Status status =
       FromGrpc(stubs_[0]->Gate(&context, request, &reply), Where("Gate", 0));

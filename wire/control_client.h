@@ -148,6 +148,7 @@ class ControlClient {
 
   mutable Mutex mu_;
   JobId job_ EPS_GUARDED_BY(mu_);
+  uint64_t gate_number_ EPS_GUARDED_BY(mu_) = 0;  // of the last request to Gate
   DriverLease driver_ EPS_GUARDED_BY(mu_);
   grpc::ClientContext* watch_or_null_ EPS_GUARDED_BY(mu_) = nullptr;
   bool watch_cancelled_ EPS_GUARDED_BY(mu_) = false;

@@ -163,6 +163,7 @@ struct Gate {
   bool lapses = false;
   DriverLease lease = {};
   bool outlives_driver = false;
+  uint64_t number = 0;  // of the holder's requests
 };
 // The process is asked to end. effect::Drained says when it can end without a loss.
 struct Drain {};

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "compression/codec.h"
+#include "eps_server/core/steps/gate_table.h"
 #include "eps_server/rpc/calls/caller_scope.h"
 #include "eps_server/rpc/calls/session_call.h"
 #include "eps_server/rpc/calls/state_calls.h"
@@ -89,8 +90,10 @@ grpc::ServerUnaryReactor* ControlService::CreateJob(grpc::CallbackServerContext*
     return call.get();
   }
   host_->CreateJob(*request, ScopeOf(*context), DeadlineOf(*context),
-                   [call, place](absl::StatusOr<v1::CreateJobReply> r) {
-                     r.ok() ? call->Succeed(*r) : call->Fail(r.status());
+                   [this, call, place](absl::StatusOr<v1::CreateJobReply> r) {
+                     if (!r.ok()) return call->Fail(r.status());
+                     r->set_gate_number(gate_numbers_.NextRange());
+                     call->Succeed(*r);
                    });
   return call.get();
 }
@@ -197,12 +200,16 @@ grpc::ServerUnaryReactor* ControlService::Gate(grpc::CallbackServerContext* cont
                                                v1::GateReply* reply) {
   auto call = UnaryCall<v1::GateReply>::New("Gate", request->request_id(), reply);
   auto job = host_->Find(request->job_id(), ScopeOf(*context));
+  if (job.ok() && request->number() == 0) {
+    job = absl::InvalidArgumentError("Gate: the request has no number; a holder counts from 1");
+  }
   if (job.ok()) {
+    if (request->holder() == kDriverHolder) gate_numbers_.Saw(request->number());
     const StreamId id = call->Attach(*job);
     (*job)->Post(event::Gate{
         id, request->holder(),
         request->has_step() ? std::make_optional(request->step()) : std::nullopt, request->lapses(),
-        ToDriverLease(request->lease()), request->outlives_driver()});
+        ToDriverLease(request->lease()), request->outlives_driver(), request->number()});
   } else {
     call->Fail(job.status());
   }

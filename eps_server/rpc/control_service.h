@@ -5,6 +5,7 @@
 
 #include "eps/v1/control.grpc.pb.h"
 #include "eps_server/rpc/calls/call_limit.h"
+#include "eps_server/rpc/calls/gate_numbers.h"
 #include "eps_server/rpc/process_info.h"
 #include "eps_server/shell/job_host.h"
 
@@ -73,6 +74,7 @@ class ControlService final : public internal::ControlBase {
   CallLimit exports_{"ExportState", kMaxExports};
   CallLimit watches_{"WatchSteps", kMaxWatches};
   CallLimit traces_{"Trace", kMaxTraces};
+  GateNumbers gate_numbers_;
 };
 
 }  // namespace eps

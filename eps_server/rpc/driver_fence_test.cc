@@ -30,14 +30,16 @@ class DriverFenceTest : public DurableServersTest {
     early_ = {claimed.board(), claimed.job().driver().generation()};
     late_ = {early_.board, early_.generation + 1};
   }
-  absl::Status Create(const DriverLease& lease) {
+  absl::Status Create(const DriverLease& lease, v1::CreateJobReply* reply = nullptr) {
     v1::CreateJobRequest request;
     request.set_request_id("create");
     request.set_spec_text(spec_.ToText());
     for (const std::string& address : addresses_) request.add_servers(address);
     if (lease.exists()) SetMessage(lease, request.mutable_lease());
-    v1::CreateJobReply reply;
-    return FromGrpc(clients_[0]->control().CreateJob(NewContext().get(), request, &reply), "");
+    v1::CreateJobReply unused;
+    return FromGrpc(clients_[0]->control().CreateJob(NewContext().get(), request,
+                                                     reply != nullptr ? reply : &unused),
+                    "");
   }
   // Sends initialize and finish to a server.
   absl::Status Import(size_t server, const DriverLease& lease) {
@@ -57,12 +59,30 @@ class DriverFenceTest : public DurableServersTest {
   }
   absl::Status Gate(const DriverLease& lease, const std::string& holder = "driver") {
     v1::GateRequest request;
-    request.set_job_id(spec_.id().value());
     request.set_holder(holder);
     request.set_step(5);
+    request.set_number(++gate_number_);
+    return Gate(lease, request);
+  }
+  absl::Status Gate(const DriverLease& lease, v1::GateRequest request) {
+    request.set_job_id(spec_.id().value());
     if (lease.exists()) SetMessage(lease, request.mutable_lease());
     v1::GateReply reply;
     return FromGrpc(clients_[0]->control().Gate(NewContext().get(), request, &reply), "");
+  }
+  // The driver sets its gate to step 5, or lifts it.
+  absl::Status SetNumbered(uint64_t number) {
+    v1::GateRequest request;
+    request.set_holder("driver");
+    request.set_step(5);
+    request.set_number(number);
+    return Gate(early_, request);
+  }
+  absl::Status LiftNumbered(uint64_t number) {
+    v1::GateRequest request;
+    request.set_holder("driver");
+    request.set_number(number);
+    return Gate(early_, request);
   }
   void CreateAndWait(const DriverLease& lease) {
     const absl::Status created = Create(lease);
@@ -90,6 +110,7 @@ class DriverFenceTest : public DurableServersTest {
   const JobSpec spec_ = TinySyntheticSpec();
   DriverLease early_;
   DriverLease late_;
+  uint64_t gate_number_ = 0;
 };
 
 TEST_F(DriverFenceTest, RefusesImportsOfAnEarlierDriver) {
@@ -136,6 +157,40 @@ TEST_F(DriverFenceTest, RefusesGatesOfAnEarlierDriver) {
   ExpectFenced(Gate(kNoLease));
   EXPECT_TRUE(Gate(late_).ok());
   EXPECT_TRUE(Gate(kNoLease, "save/somebody").ok()) << "others need no lease";
+}
+
+// The rule G22: what a killed driver has sent may arrive after the requests of its next process.
+TEST_F(DriverFenceTest, LateRequestsOfKilledDriversChangeNothing) {
+  CreateAndWait(early_);
+  for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, early_).ok());
+  WaitFor(v1::JOB_STATE_RUNNING);
+  v1::CreateJobReply killed, next;
+  ASSERT_TRUE(Create(early_, &killed).ok());
+  ASSERT_TRUE(Create(early_, &next).ok());
+  ASSERT_TRUE(SetNumbered(killed.gate_number() + 7).ok());
+  ASSERT_TRUE(LiftNumbered(next.gate_number() + 1).ok());
+  ExpectFenced(SetNumbered(killed.gate_number() + 8));
+  WaitForHolders("");
+  EXPECT_TRUE(LiftNumbered(next.gate_number() + 1).ok()) << "a repeat";
+}
+
+TEST_F(DriverFenceTest, ARestartedLeadGivesHigherNumbers) {
+  CreateAndWait(early_);
+  for (size_t i = 0; i < kServers; ++i) ASSERT_TRUE(Import(i, early_).ok());
+  WaitFor(v1::JOB_STATE_RUNNING);
+  v1::CreateJobReply created, again;
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(Create(early_, &created).ok());
+  for (size_t i = 0; i < kServers; ++i) Start(i);
+  WaitFor(v1::JOB_STATE_RUNNING);
+  // The driver does not notice that the lead was away.
+  ASSERT_TRUE(SetNumbered(created.gate_number() + 1).ok());
+  ASSERT_TRUE(Create(early_, &again).ok());
+  EXPECT_GT(again.gate_number(), created.gate_number() + 1);
+}
+
+TEST_F(DriverFenceTest, RefusesARequestWithoutANumber) {
+  CreateAndWait(early_);
+  EXPECT_EQ(SetNumbered(0).code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(DriverFenceTest, OnlyLaterDriversMayCreateTheJob) {

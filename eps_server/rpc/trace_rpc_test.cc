@@ -59,6 +59,11 @@ class OpenTrace {
 
 class TraceRpc : public testing::Test {
  protected:
+  // A job whose step 1 is open.
+  void SetUp() override {
+    v1::BeginStepReply reply;
+    ASSERT_TRUE(Begin(1, nullptr, &reply).ok());
+  }
   // Begins a step as a worker that may bring spans.
   absl::Status Begin(uint64_t step, const v1::TraceReport* report, v1::BeginStepReply* reply) {
     v1::BeginStepRequest request;
@@ -90,6 +95,7 @@ TEST_F(TraceRpc, SendsTheSpansOfItsSteps) {
   }
   const auto steps = trace.ReadAll();
   EXPECT_TRUE(trace.Finish().ok());
+  ASSERT_EQ(steps.count("server step"), 1u);
   // Step 1 was open before. The trace ends when step 4 begins.
   EXPECT_EQ(steps.at("server step"), (std::multiset<uint64_t>{1, 2, 3}));
   const size_t chunks = ChunkMap::Build(spec_).chunks().size();
@@ -102,8 +108,6 @@ TEST_F(TraceRpc, SendsTheSpansOfItsSteps) {
 
 TEST_F(TraceRpc, WorkersAreAskedWhileSomebodyTraces) {
   v1::BeginStepReply reply;
-  ASSERT_TRUE(Begin(1, nullptr, &reply).ok());
-  EXPECT_FALSE(reply.has_trace_order());
   OpenTrace trace(&client(), 1);
   v1::TraceReply first;
   ASSERT_TRUE(trace.Read(&first));
@@ -139,6 +143,7 @@ TEST_F(TraceRpc, ReportsOfWorkersPassThrough) {
   ASSERT_TRUE(worker_.Step().ok());
   const auto steps = trace.ReadAll();
   EXPECT_TRUE(trace.Finish().ok());
+  ASSERT_EQ(steps.count("worker forward"), 1u);
   EXPECT_EQ(steps.at("worker forward"), std::multiset<uint64_t>{1});
   EXPECT_EQ(trace.dropped(), 1u) << "the one span of the report that was too long";
 }

@@ -20,17 +20,23 @@
 namespace eps {
 namespace {
 
+// After this number the driver's begin.
+constexpr uint64_t kGateNumber = uint64_t{1} << 32;
+
 // A job in which `first` is the first border at which all shards can stop.
 class GateService final : public AnsweringControl {
  public:
   grpc::Status CreateJob(grpc::ServerContext*, const v1::CreateJobRequest*,
-                         v1::CreateJobReply*) override {
+                         v1::CreateJobReply* reply) override {
+    reply->set_gate_number(kGateNumber);
     return grpc::Status::OK;
   }
   grpc::Status Gate(grpc::ServerContext*, const v1::GateRequest* request,
                     v1::GateReply* reply) override {
     MutexLock lock(&mu_);
     asked_.push_back(request->has_step() ? request->step() : 0);
+    EXPECT_GT(request->number(), number_);
+    number_ = request->number();
     reply->set_step(first_);
     return grpc::Status::OK;
   }
@@ -55,6 +61,7 @@ class GateService final : public AnsweringControl {
   Mutex mu_;
   std::vector<uint64_t> asked_ EPS_GUARDED_BY(mu_);
   uint64_t first_ EPS_GUARDED_BY(mu_) = 1;
+  uint64_t number_ EPS_GUARDED_BY(mu_) = kGateNumber;  // of the last request
 };
 
 class SaveGateTest : public testing::Test {

@@ -42,6 +42,11 @@ absl::Status GateDesk::Check(const event::Gate& e) const {
                      "\", found \"", e.holder.substr(0, kMaxHolderBytes), "\""));
   }
   if (e.holder == kDriverHolder) EPS_RETURN_IF_ERROR(CheckDriver(e.lease));
+  if (e.number < table_.LastNumber(e.holder)) {
+    return absl::AbortedError(absl::StrCat("Gate: request ", e.number, " of ", e.holder,
+                                           " arrived after request ", table_.LastNumber(e.holder),
+                                           ", and changes nothing"));
+  }
   const size_t others = table_.gates().size() - draining_.size();
   if (e.step.has_value() && table_.gates().count(e.holder) == 0 && others >= kMaxHolders) {
     return absl::ResourceExhaustedError(
@@ -69,6 +74,7 @@ void GateDesk::On(const event::Gate& e) {
   } else {
     table_.Set(e.holder, *e.step);
   }
+  table_.SetLastNumber(e.holder, e.number);
   if (e.holder == kDriverHolder) outlives_driver_ = e.outlives_driver;
   Arm();
   callers_.push_back(Caller{e.stream, e.holder, table_.revision(), facts_.now_ms, e.lapses});

@@ -264,6 +264,28 @@ TEST_F(GateDeskTest, RefusesADriverWhoseLeaseIsOver) {
   EXPECT_EQ(Gates(), "driver@4 ");
 }
 
+// The rule G22.
+TEST_F(GateDeskTest, AnOlderRequestChangesNothing) {
+  const auto ask = [](GateDesk* desk, uint64_t number, std::optional<uint64_t> step) {
+    desk->On(event::Gate{StreamId(7), "driver", step, false, {}, false, number});
+  };
+  ask(&desk_, 4, 9);
+  ask(&desk_, 6, std::nullopt);
+  outbox_.Take();
+  ask(&desk_, 5, 8);
+  EXPECT_THAT(outbox_.Take(),
+              ElementsAre(HasSubstr("request 5 of driver arrived after request 6")));
+  EXPECT_EQ(Gates(), "");
+  GateDesk next(&facts_, &queries_, &outbox_);
+  next.Continue(desk_);
+  ask(&next, 5, 8);
+  EXPECT_THAT(outbox_.Take(), Contains(HasSubstr("changes nothing"))) << "also in a new term";
+  ask(&desk_, 6, std::nullopt);
+  EXPECT_THAT(outbox_.Take(), Not(Contains(HasSubstr("changes nothing")))) << "it is repeated";
+  Ask(8, "save/1", 7);
+  EXPECT_EQ(Gates(), "save/1@7 ") << "each holder counts for itself";
+}
+
 TEST_F(GateDeskTest, AnUndecidedBorderKeepsItsGate) {
   desk_.On(event::Gate{StreamId(7), "driver", 4, false, {}, /*outlives_driver=*/true});
   Stand(JobStanding::kDriven);

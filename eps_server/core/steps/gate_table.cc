@@ -48,6 +48,7 @@ void GateTable::SetUntil(const std::string& holder, uint64_t step, uint64_t at_m
 void GateTable::Lift(const std::string& holder) {
   gates_.erase(holder);
   ends_ms_.erase(holder);
+  if (holder != kDriverHolder) numbers_.erase(holder);
   driver_spoke_ |= holder == kDriverHolder;
   ++revision_;
 }
@@ -60,6 +61,7 @@ bool GateTable::LiftEnded(uint64_t now_ms) {
       continue;
     }
     gates_.erase(it->first);
+    numbers_.erase(it->first);
     it = ends_ms_.erase(it);
     ended = true;
   }
@@ -71,6 +73,15 @@ std::optional<uint64_t> GateTable::NextEnd() const {
   std::optional<uint64_t> next;
   for (const auto& [holder, at_ms] : ends_ms_) next = std::min(next.value_or(at_ms), at_ms);
   return next;
+}
+
+uint64_t GateTable::LastNumber(const std::string& holder) const {
+  const auto found = numbers_.find(holder);
+  return found == numbers_.end() ? 0 : found->second;
+}
+
+void GateTable::SetLastNumber(const std::string& holder, uint64_t number) {
+  if (holder == kDriverHolder || gates_.count(holder) > 0) numbers_[holder] = number;
 }
 
 v1::Gate GateTable::InForce() const {

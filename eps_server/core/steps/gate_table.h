@@ -44,6 +44,10 @@ class GateTable {
   // Returns when the next gate ends; nullopt if none does.
   std::optional<uint64_t> NextEnd() const;
   const std::map<std::string, uint64_t>& gates() const { return gates_; }
+  // Returns the number of the holder's last request; 0 if there was none. The table keeps the
+  // driver's for ever, and another holder's as long as its gate.
+  uint64_t LastNumber(const std::string& holder) const;
+  void SetLastNumber(const std::string& holder, uint64_t number);
   // Whether the driver has set or lifted its gate.
   bool driver_spoke() const { return driver_spoke_; }
   // Returns the lowest gate in force, and its holders; without a step if there is no gate.
@@ -69,6 +73,7 @@ class GateTable {
 
   std::map<std::string, uint64_t> gates_;    // by holder
   std::map<std::string, uint64_t> ends_ms_;  // by holder, of those gates that end
+  std::map<std::string, uint64_t> numbers_;  // by holder, of its last request
   bool driver_spoke_ = false;
   uint64_t revision_ = 0;
   std::vector<std::optional<Answer>> answers_;  // by shard

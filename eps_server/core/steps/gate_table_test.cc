@@ -1,6 +1,7 @@
 #include "eps_server/core/steps/gate_table.h"
 
 #include <optional>
+#include <string>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -44,6 +45,23 @@ TEST(GateTable, StepZeroIsABorder) {
   GateTable table(1);
   table.Set("driver", 0);
   EXPECT_TRUE(table.InForce().has_step());
+}
+
+TEST(GateTable, RemembersTheDriversLastNumber) {
+  GateTable table(1);
+  EXPECT_EQ(table.LastNumber("driver"), 0u);
+  for (const char* const holder : {"driver", "save/1", "save/2"}) {
+    table.SetUntil(holder, 3, holder == std::string("save/2") ? 100 : 1000);
+    table.SetLastNumber(holder, 7);
+    EXPECT_EQ(table.LastNumber(holder), 7u);
+  }
+  table.LiftEnded(100);
+  EXPECT_EQ(table.LastNumber("save/2"), 0u) << "its gate has lapsed";
+  table.Lift("save/1");
+  table.SetLastNumber("save/1", 8);
+  EXPECT_EQ(table.LastNumber("save/1"), 0u) << "it has no gate";
+  table.Lift("driver");
+  EXPECT_EQ(table.LastNumber("driver"), 7u);
 }
 
 TEST(GateTable, TheDriverSpeaksForItself) {

@@ -215,7 +215,7 @@ struct EventText {
     return absl::StrCat("Gate on ", e.stream.value(), " of ", e.holder,
                         e.step.has_value() ? absl::StrCat(" step ", *e.step) : " lifted",
                         e.lapses ? " lapses" : "", e.outlives_driver ? " outlives" : "",
-                        Text(e.lease));
+                        e.number > 0 ? absl::StrCat(" number ", e.number) : "", Text(e.lease));
   }
   std::string operator()(const event::Drain&) const { return "Drain"; }
   std::string operator()(const event::OpDone& e) const {

@@ -57,15 +57,22 @@ void TraceCall::Begin(uint32_t steps) {
     begun_.resize(job()->is_lead() ? job()->spec().training.parts : 0);
     recording_.emplace();
   }
-  Write(JoinPayload(NewReply(), Bytes()));
-  job()->traces().Add(Self());
-  SendRegularly();
+  // The desk knows the call before its client has the first answer: a step that begins after the
+  // answer is traced. `work_` sends what the desk reports in between after the answer.
+  work_.Post([self = Self()] {
+    self->job()->traces().Add(self);
+    self->Write(JoinPayload(NewReply(), Bytes()));
+    self->SendRegularly();
+  });
 }
 
 void TraceCall::OnEnded() {
-  if (job() != nullptr) job()->traces().Remove(this);
-  MutexLock lock(&trace_mu_);
-  recording_.reset();
+  {
+    MutexLock lock(&trace_mu_);
+    recording_.reset();
+  }
+  if (job() == nullptr) return;
+  work_.Post([self = Self()] { self->job()->traces().Remove(self.get()); });
 }
 
 void TraceCall::SendRegularly() {
