@@ -123,6 +123,13 @@ Bytes Bytes::CopyOf(absl::string_view data) {
   return std::move(buffer).Freeze();
 }
 
+Bytes Bytes::Borrow(absl::Span<const uint8_t> memory) {
+  Bytes bytes;
+  bytes.data_ = memory.data();
+  bytes.size_ = memory.size();
+  return bytes;
+}
+
 Bytes Bytes::Sub(size_t offset, size_t size) const {
   EPS_CHECK(offset <= size_ && size <= size_ - offset);
   Bytes bytes = *this;

@@ -24,6 +24,8 @@ class Bytes {
   Bytes() = default;
   // A private copy of `data`, charged to no account. For small data and tests.
   static Bytes CopyOf(absl::string_view data);
+  // Memory of somebody else, charged to no account. Keep it, unchanged, as long as any copy lives.
+  static Bytes Borrow(absl::Span<const uint8_t> memory);
 
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }

@@ -112,6 +112,7 @@ absl::Status WriteServer(const JobState& state, ShardId id, uint32_t servers,
   const JobStateHead& head = state.head();
   const Shard shard = ShardOf(state, id, servers);
   StorageOptions options;
+  options.gradients_on_disk = false;  // there are none
   options.kind = "nvme";  // of this writing alone: its files are those of dram, without the memory
   options.path = folder;
   options.staging_bytes = shard.staging_bytes;

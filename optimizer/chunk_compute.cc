@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/job/initial_values.h"
 #include "base/numerics/flush_denormals.h"
 #include "base/status_macros.h"
@@ -19,6 +20,23 @@ void AddSquares(const Panel& panel, const float* gradient, float scale, SquareSu
   ForEachTileOf(panel, [&](const Tile& tile) {
     squares->Add(gradient + tile.col, tile.rows, tile.cols, panel.cols, scale);
   });
+}
+
+// Returns the codec of a gradient whose bytes are its elements in chunk order; null for any other.
+const Codec* CodecInPlace(const EncodedChunk& gradient) {
+  switch (gradient.in_place_format()) {
+    case CodecId::kFp32:
+      return *FindCodec("fp32");
+    case CodecId::kBf16:
+      return *FindCodec("bf16");
+    default:
+      return nullptr;
+  }
+}
+
+absl::Span<const uint8_t> StoredIn(const ChunkArrays& arrays) {
+  if (arrays.room_or_null == nullptr) return {};
+  return arrays.room_or_null->memory();
 }
 
 absl::Status CheckEncode(const UpdateRequest& request) {
@@ -118,33 +136,49 @@ void ChunkCompute::Initialize(const Chunk& chunk, const ChunkArrays& arrays) con
   }
 }
 
-absl::StatusOr<UpdateResult> ChunkCompute::Stats(const Chunk& chunk,
-                                                 const UpdateRequest& request) const {
+absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const UpdateRequest& request,
+                                                  GradientRoom* room_or_null) const {
   EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
                        ReductionPlan::Build(chunk, request.parts, request.inputs));
   Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
-  // A single input is kept in its own encoding, which is never larger than the sum.
-  const bool keep_input = request.inputs.size() == 1;
-  Buffer sum(keep_input ? 0 : chunk.elements * sizeof(float), MemoryKind::kContribution, account_);
+  // A single input is kept in its own encoding, which is never larger than the sum. A tier has to
+  // know that encoding.
+  const bool keep_input =
+      request.inputs.size() == 1 &&
+      (room_or_null == nullptr || CodecInPlace(*request.inputs.front().data) != nullptr);
+  const uint64_t sum_bytes = chunk.elements * sizeof(float);
+  Buffer sum(keep_input || room_or_null != nullptr ? 0 : sum_bytes, MemoryKind::kContribution,
+             account_);
   Buffer dropped(keep_input ? LargestPanel(chunk) * sizeof(float) : 0, MemoryKind::kScratch,
                  account_);
+  float* const sums = room_or_null == nullptr
+                          ? sum.floats()
+                          : reinterpret_cast<float*>(room_or_null->memory().data());
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachPanel(chunk, [&](const Panel& panel) {
     float* const out =
-        keep_input ? dropped.floats() : sum.floats() + panel.offset(chunk.segments[panel.segment]);
+        keep_input ? dropped.floats() : sums + panel.offset(chunk.segments[panel.segment]);
     plan.Run(panel, tiles.floats(), out);
     AddSquares(panel, out, request.norm_scale, &squares);
   });
   UpdateResult result;
   result.sum_squares = squares.Fold();
-  if (keep_input) {
-    result.reduced = request.inputs.front().data;
+  EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec("fp32"));
+  if (room_or_null != nullptr && keep_input) {
+    const EncodedChunk& input = *request.inputs.front().data;
+    EPS_CHECK(input.bytes().size() <= room_or_null->memory().size());
+    std::memcpy(room_or_null->memory().data(), input.bytes().data(), input.bytes().size());
+    result.reduced = room_or_null->Keep(CodecInPlace(input), input.bytes().size());
+  } else if (room_or_null != nullptr) {
+    result.reduced = room_or_null->Keep(fp32, sum_bytes);
+  } else if (keep_input) {
+    result.reduced = std::make_shared<GradientInMemory>(request.inputs.front().data);
   } else {
-    EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec("fp32"));
-    EPS_ASSIGN_OR_RETURN(result.reduced,
+    EPS_ASSIGN_OR_RETURN(std::shared_ptr<const EncodedChunk> opened,
                          fp32->Open(chunk, Axis::kRow, std::move(sum).Freeze(), Content::kWeights));
+    result.reduced = std::make_shared<GradientInMemory>(std::move(opened));
   }
   return result;
 }
@@ -152,8 +186,10 @@ absl::StatusOr<UpdateResult> ChunkCompute::Stats(const Chunk& chunk,
 absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const UpdateRequest& request,
                                                   const ChunkArrays& arrays) const {
   std::optional<ReductionPlan> plan;
+  std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
   if (request.reduced != nullptr) {
-    plan = ReductionPlan::Of(chunk, *request.reduced);
+    EPS_ASSIGN_OR_RETURN(reduced, request.reduced->Open(chunk, StoredIn(arrays)));
+    plan = ReductionPlan::Of(chunk, *reduced);
   } else {
     EPS_ASSIGN_OR_RETURN(plan, ReductionPlan::Build(chunk, request.parts, request.inputs));
   }

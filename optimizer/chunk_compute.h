@@ -17,6 +17,7 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/job/optimizers.h"
 #include "base/memory_account.h"
+#include "optimizer/reduced_gradient.h"
 #include "optimizer/update_request.h"
 #include "optimizer/update_rule.h"
 
@@ -30,6 +31,8 @@ struct Panel;
 struct ChunkArrays {
   float* weights = nullptr;
   uint64_t stride = 0;
+  // For the chunk's reduced gradient, if the tier keeps it outside of memory.
+  GradientRoom* room_or_null = nullptr;
 
   float* array(size_t index) const { return weights + index * stride; }
   // The stride for that many elements: arrays begin at cache lines, so that a vector never
@@ -67,8 +70,11 @@ class ChunkCompute {
   // REQUIRES CheckState.
   void WriteState(const Chunk& chunk, const Bytes& state, const ChunkArrays& arrays) const;
   void Initialize(const Chunk& chunk, const ChunkArrays& arrays) const;
-  absl::StatusOr<UpdateResult> Stats(const Chunk& chunk, const UpdateRequest& request) const;
-  // REQUIRES CheckUpdate. An error leaves the arrays as they were.
+  // Uses no array, and leaves the sum in `room_or_null` if there is one.
+  absl::StatusOr<UpdateResult> Reduce(const Chunk& chunk, const UpdateRequest& request,
+                                      GradientRoom* room_or_null) const;
+  // REQUIRES CheckUpdate; and the room with its bytes for a gradient that is not in memory. An
+  // error leaves the arrays as they were.
   absl::StatusOr<UpdateResult> Update(const Chunk& chunk, const UpdateRequest& request,
                                       const ChunkArrays& arrays) const;
 

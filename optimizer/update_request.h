@@ -13,6 +13,7 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/numerics/reduction_tree.h"
 #include "compression/codec.h"
+#include "optimizer/reduced_gradient.h"
 #include "optimizer/update_rule.h"
 
 namespace eps {
@@ -24,7 +25,7 @@ struct UpdateInput {
   std::shared_ptr<const EncodedChunk> data;
 };
 
-// An update of one chunk, or with Stats only its reduction.
+// An update of one chunk, or with Reduce only its reduction.
 struct UpdateRequest {
   ChunkId chunk;
   Version from;
@@ -33,8 +34,8 @@ struct UpdateRequest {
   // cover it, in any order. They are reduced along the tree over parts, then left to right over
   // uses. Anything else is refused with InvalidArgument.
   std::vector<UpdateInput> inputs;
-  // The result of Stats for these inputs; if set, `inputs` is empty.
-  std::shared_ptr<const EncodedChunk> reduced;
+  // The result of Reduce for these inputs; if set, `inputs` is empty.
+  std::shared_ptr<const ReducedGradient> reduced;
   uint32_t parts = 1;
   StepScalars step;
   // Scales the gradient in UpdateResult::sum_squares: 2^k / tokens, without the clip factor that
@@ -49,10 +50,10 @@ struct UpdateRequest {
   std::vector<Encode> encode;
 };
 
-// The result of an update or of Stats.
+// The result of an update or of Reduce.
 struct UpdateResult {
   double sum_squares = 0;  // of the chunk's reduced gradient times norm_scale, in canonical order
-  std::shared_ptr<const EncodedChunk> reduced;  // from Stats: the sum of the inputs
+  std::shared_ptr<const ReducedGradient> reduced;  // from Reduce: the sum of the inputs
   // From Update: for each entry of UpdateRequest::encode the bytes that Read(to, codec, axis) would
   // give, charged in the same way.
   std::vector<Bytes> encoded;

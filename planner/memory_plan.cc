@@ -52,10 +52,12 @@ class ServerMemory {
   double MostState() const {
     return Most([](const Shard& shard) { return shard.state; });
   }
-  // Gradients of every part for the two largest stages, gradients of shared tensors, and the sums.
-  double Contributions() const {
-    return Most([this](const Shard& shard) {
-      return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) + Sums(shard);
+  // Gradients of every part for the two largest stages, gradients of shared tensors, and, if they
+  // are in memory, the sums.
+  double Contributions(bool sums_in_memory) const {
+    return Most([=](const Shard& shard) {
+      return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) +
+             (sums_in_memory ? Sums(shard) : 0);
     });
   }
   // Reduced gradients, which mode sealed keeps until the decision.
@@ -207,8 +209,9 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
     tier.uses.push_back(
         Use(MemoryKind::kScratch, each * storage.staging, /*exact=*/false, Bytes(0)));
   }
-  tier.uses.push_back(Use(MemoryKind::kContribution, Bytes(memory.Contributions()),
-                          /*exact=*/false, Bytes(memory.Sums())));
+  const bool sums_in_memory = !shape.state_on_disk;
+  tier.uses.push_back(Use(MemoryKind::kContribution, Bytes(memory.Contributions(sums_in_memory)),
+                          /*exact=*/false, Bytes(sums_in_memory ? memory.Sums() : 0)));
   tier.uses.push_back(Use(MemoryKind::kFetch, Bytes(memory.Fetched()), /*exact=*/false, Bytes(0)));
   if (storage.residuals_at_servers && memory.Residuals() > 0) {
     const Bytes residuals(memory.Residuals());
@@ -220,7 +223,7 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
   return tier;
 }
 
-TierUse DiskTier(Bytes state, const Hardware& hardware) {
+TierUse DiskTier(Bytes state, Bytes sums, const Hardware& hardware) {
   const ServerKind& server = SmallestServer(hardware);
   const Bytes slots = kDiskSlots * state;
   TierUse tier;
@@ -228,6 +231,9 @@ TierUse DiskTier(Bytes state, const Hardware& hardware) {
   tier.machine = server.name;
   tier.available = server.storage->count * server.storage->capacity;
   tier.uses.push_back(Use(MemoryKind::kState, slots, /*exact=*/false, slots));
+  if (sums > Bytes(0)) {
+    tier.uses.push_back(Use(MemoryKind::kContribution, sums, /*exact=*/false, sums));
+  }
   tier.remedy = "more servers (servers.addresses), or larger disks (storage.path)";
   return tier;
 }
@@ -345,7 +351,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   const Bytes state(memory.MostState());
   std::vector<TierUse> tiers = {ServerTier(memory, state, hardware, shape, storage)};
   if (storage.durable) {
-    tiers.push_back(DiskTier(state, hardware));
+    tiers.push_back(DiskTier(state, Bytes(shape.state_on_disk ? memory.Sums() : 0), hardware));
   }
   Bytes stash;
   for (const StageWork& stage : work.stages) {

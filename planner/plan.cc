@@ -64,7 +64,8 @@ std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Worklo
     capacities.push_back(
         {"state in memory, " + name, state, memory.value() / (state + beside), moments.built});
     if (disk == Bytes(0)) continue;
-    double parameters = disk.value() / (kDiskSlots * state);
+    const double on_disk = kDiskSlots * state + (work.sealed ? kMasterBytes : 0);
+    double parameters = disk.value() / on_disk;
     if (beside > 0) parameters = std::min(parameters, memory.value() / beside);
     capacities.push_back({"state on disks, " + name, state, parameters, moments.built});
   }
@@ -77,6 +78,9 @@ void AddWriting(const Hardware& hardware, Plan* plan) {
   const Bytes state = static_cast<double>(plan->work.parameters) * plan->work.state_per_parameter;
   if (plan->shape.state_on_disk) {
     written += state;
+    if (plan->work.sealed) {
+      written += static_cast<double>(plan->work.parameters) * Bytes(kMasterBytes);
+    }
   } else if (plan->estimate.cut_steps > 0) {
     written += state / static_cast<double>(plan->estimate.cut_steps);
   }

@@ -298,6 +298,10 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   if (shape_.state_on_disk) {
     t.read = fp32 / servers_.read;
     t.disk = state / servers_.read + state / servers_.write;
+    if (work_.sealed) {
+      t.spill = fp32 / servers_.write;
+      t.disk += fp32 / servers_.read;
+    }
   } else if (shape_.durable) {
     t.cut = state / servers_.write;
   }
@@ -307,6 +311,7 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
     // devices read it and the state, update the state and write it.
     t.reduce += pass_over(pushed);
     t.update = Seconds(0);
+    t.spill = Seconds(0);  // the host's write below
     const Bytes taken_in = state + fp32;
     t.disk = Max(
         taken_in / servers_.device_update,
@@ -374,7 +379,7 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
     const Seconds copied = copies.Run(Seconds(0), behind_cut ? t.cut : Seconds(0));
     if (work_.sealed) {
       processors.Run(arrived[v], t.reduce);
-      disks.Run(arrived[v], t.log);
+      disks.Run(arrived[v], t.log + t.spill);
     } else {
       processors.Run(Max(arrived[v], copied), t.reduce + t.update);
       disks.Run(arrived[v], t.log + t.disk);

@@ -115,6 +115,7 @@ struct StageTimes {
   Seconds update;  // with one part, on all servers
   Seconds read;    // weights, once per encoding, from the disks of all servers
   Seconds disk;    // state from and to the disks of all servers, per update
+  Seconds spill;   // reduced gradient to the disks of all servers, in mode sealed
   Seconds log;     // contributions of all parts, to the disks of all servers
   Seconds cut;     // state in memory, to the disks of all servers
 };

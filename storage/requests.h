@@ -51,11 +51,12 @@ struct InitializeRequest {
   ChunkId chunk;
 };
 
-// Decodes and reduces without an update. Completes with UpdateResult, whose `reduced` (FP32, or the
-// input itself if there is only one) replaces the inputs in a later UpdateRequest. Sealed mode
-// needs this because it needs the norm of the whole gradient before it updates. Does not access the
-// state.
-struct StatsRequest {
+// Decodes and reduces without an update. Completes with UpdateResult, whose `reduced` replaces the
+// inputs in a later UpdateRequest. Sealed mode needs this because it needs the norm of the whole
+// gradient before it updates. Does not access the state. The sum is in FP32, or in the encoding of
+// the input if there is only one: in memory, or where the state is if caps().stores_gradients. If
+// an earlier gradient of the chunk still has its place there, the sum stays in memory.
+struct ReduceRequest {
   UpdateRequest update;
 };
 
@@ -124,7 +125,7 @@ struct LogRequest {
 struct ReadLogRequest {};
 
 using ChunkRequest = std::variant<ReadRequest, ReadStateRequest, WriteStateRequest,
-                                  InitializeRequest, StatsRequest, UpdateRequest>;
+                                  InitializeRequest, ReduceRequest, UpdateRequest>;
 using DurableRequest =
     std::variant<CutRequest, QuiesceRequest, RecoverRequest, RestoreRequest, PromiseRequest,
                  ScrubRequest, StartLogRequest, LogRequest, ReadLogRequest>;

@@ -56,6 +56,8 @@ class StateBackend {
     bool durable = false;
     // The most steps between two cuts whose contributions the log can hold. 0 if there is no log.
     uint64_t log_steps = 0;
+    // Whether reduced gradients wait for their update outside of memory.
+    bool stores_gradients = false;
   };
 
   virtual ~StateBackend() = default;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 
 #include "absl/status/status.h"
@@ -13,6 +14,7 @@
 #include "base/executor.h"
 #include "base/ids.h"
 #include "optimizer/chunk_compute.h"
+#include "optimizer/reduced_gradient.h"
 #include "storage/cuts/extents.h"
 #include "storage/cuts/slot_table.h"
 #include "storage/state_backend.h"
@@ -35,6 +37,9 @@ struct ChunkOp {
   // If not empty, the whole state that it writes: all arrays, without gaps. A tier may store these
   // bytes instead of calling `work`, which copies them and returns an empty value.
   Bytes state;
+  bool reduces = false;  // whether it makes a reduced gradient
+  // The reduced gradient that it updates with, if any.
+  std::shared_ptr<const ReducedGradient> gradient;
 
   SlotTable::Content from;  // the source of the state, if the tier is in slots
   uint32_t target = 0;      // the slot to write, if the tier is in slots
@@ -45,6 +50,7 @@ struct ChunkOp {
     check = nullptr;
     work = nullptr;
     state = Bytes();
+    gradient = nullptr;
   }
 };
 

@@ -222,7 +222,7 @@ void Server::Update(const std::vector<const std::vector<Encoded>*>& parts,
 
 void Server::Stats(const std::vector<const std::vector<Encoded>*>& parts) {
   ForEachChunk([&](const Chunk& chunk, OpId op) {
-    backend_->Submit(op, StatsRequest{RequestOf(chunk, parts)});
+    backend_->Submit(op, ReduceRequest{RequestOf(chunk, parts)});
   });
 }
 

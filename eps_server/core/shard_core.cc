@@ -42,12 +42,12 @@ void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
 v1::JobState ShardCore::state() const { return term_->state(); }
 
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                       const std::vector<ChunkId>& owned) {
+                                       const std::vector<ChunkId>& owned, bool stores_gradients) {
   const auto codecs = CodecTable::Build(spec, chunks);
   EPS_CHECK_MSG(codecs.ok(), codecs.status().ToString());
   const Admission::Quota quota = Admission::ComputeQuota(spec, chunks, *codecs, owned);
   uint64_t budget = quota.per_part() * spec.training.parts;
-  if (spec.training.mode != Mode::kSealed) return budget;
+  if (spec.training.mode != Mode::kSealed || stores_gradients) return budget;
   for (const ChunkId id : owned) {
     if (!chunks.chunk(id).frozen) budget += chunks.chunk(id).elements * sizeof(float);
   }

@@ -56,11 +56,12 @@ class ShardCore {
   // Returns what a contribution log has to hold for each step of a shard. The caller sets `steps`.
   static LogRoom LogNeeds(const JobSpec& spec, const ChunkMap& chunks,
                           const std::vector<ChunkId>& owned, uint64_t shards);
-  // Returns how many bytes of contributions the job may hold at most; they are reserved when the
-  // job is admitted: parts * (quota of the two largest stages here + tied holdings) and, in sealed
-  // mode, the sums of all chunks, which wait for the norm of the whole gradient.
+  // Returns how many bytes of contributions the job may hold in memory at most; they are reserved
+  // when the job is admitted: parts * (quota of the two largest stages here + tied holdings) and,
+  // in sealed mode, the sums of all chunks, which wait for the norm of the whole gradient, unless
+  // the backend `stores_gradients`.
   static uint64_t ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                     const std::vector<ChunkId>& owned);
+                                     const std::vector<ChunkId>& owned, bool stores_gradients);
 
   // Fills the job part of a status page. Each wait says who waits, for what, and since when.
   void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;

@@ -116,7 +116,8 @@ absl::Status JobShell::Reserve() {
   place.residual_bytes = ResidualBudget(spec, chunks, part_.owned(), environment_.durable);
   place.log = ShardCore::LogNeeds(spec, chunks, part_.owned(), servers);
   const uint64_t budget =
-      ShardCore::ContributionBudget(spec, chunks, part_.owned()) + place.residual_bytes;
+      ShardCore::ContributionBudget(spec, chunks, part_.owned(), environment_.stores_gradients) +
+      place.residual_bytes;
   MemoryAccount* account = environment_.account;
   // Charges the budget while the state is reserved to check that both fit together, then releases
   // it: contributions are charged one by one as they arrive.

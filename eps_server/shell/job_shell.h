@@ -46,6 +46,7 @@ struct ShellEnvironment {
   std::chrono::milliseconds unread_timeout{60'000};
   std::string trace;     // folder of TraceFile; empty disables
   bool durable = false;  // new_backend makes durable backends, whose cuts also hold residuals
+  bool stores_gradients = false;  // its backends keep reduced gradients outside of memory
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Factories; tests replace them.

@@ -52,7 +52,7 @@ class ManualBackend final : public StateBackend {
     std::string operator()(const ReadStateRequest&) const { return "read state"; }
     std::string operator()(const WriteStateRequest&) const { return "write state"; }
     std::string operator()(const InitializeRequest&) const { return "initialize"; }
-    std::string operator()(const StatsRequest&) const { return "stats"; }
+    std::string operator()(const ReduceRequest&) const { return "reduce"; }
     std::string operator()(const UpdateRequest&) const { return "update"; }
     template <class Other>
     std::string operator()(const Other&) const {
@@ -162,7 +162,7 @@ TEST_F(JobShellTest, StartsBackendOperationsAndReportsTheirOutcome) {
         OpId(2), ReadRequest{ChunkId(0), Version(0), *FindCodec("fp32"), Axis::kRow}});
     out->push_back(effect::Start{OpId(3), ReadStateRequest{ChunkId(0), Version(0)}});
     out->push_back(effect::Start{OpId(4), UpdateRequest{}});
-    out->push_back(effect::Start{OpId(5), StatsRequest{}});
+    out->push_back(effect::Start{OpId(5), ReduceRequest{}});
     out->push_back(effect::Recycle{{Step(6), Term(1)}});
   };
   EXPECT_TRUE(shell_->untouched());

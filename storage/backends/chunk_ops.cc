@@ -75,13 +75,15 @@ class Builder {
     return op;
   }
 
-  ChunkOp operator()(StatsRequest& request) const {
+  ChunkOp operator()(ReduceRequest& request) const {
     ChunkOp op;
+    op.reduces = true;
     op.work = [compute = compute_, chunk = chunk_,
                shared = std::make_shared<UpdateRequest>(std::move(request.update))](
-                  const ChunkArrays&) -> Outcome {
+                  const ChunkArrays& arrays) -> Outcome {
       const TraceSpan span(kReduceSpan, PlaceOf(*chunk, shared->from));
-      EPS_ASSIGN_OR_RETURN(UpdateResult result, compute->Stats(*chunk, *shared));
+      EPS_ASSIGN_OR_RETURN(UpdateResult result,
+                           compute->Reduce(*chunk, *shared, arrays.room_or_null));
       return BackendValue(std::move(result));
     };
     return op;
@@ -96,6 +98,7 @@ class Builder {
     op.reads = Extents::Part::kAll;
     op.writes = true;
     op.to = shared->to;
+    op.gradient = shared->reduced;
     // Moves the request, so that the work holds the only reference to the contributions.
     op.work = [compute = compute_, chunk = chunk_,
                shared = std::move(shared)](const ChunkArrays& arrays) -> Outcome {
@@ -122,7 +125,7 @@ struct IdOf {
   ChunkId operator()(const R& request) const {
     return request.chunk;
   }
-  ChunkId operator()(const StatsRequest& request) const { return request.update.chunk; }
+  ChunkId operator()(const ReduceRequest& request) const { return request.update.chunk; }
 };
 
 }  // namespace

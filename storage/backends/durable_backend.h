@@ -30,8 +30,12 @@ struct DurableOptions {
   Catalogue* catalogue = nullptr;  // borrowed; no other backend uses it at the same time
   std::string folder;              // for this job's extents alone
   // Memory for chunks on their way to and from the disk, charged to the account: at least one chunk
-  // with all its arrays; four keep a disk busy. More than one buffer per chunk is never reserved.
+  // with all its arrays, and its gradient if that is on the disk; four keep a disk busy. More than
+  // one buffer per chunk is never reserved.
   uint64_t staging_bytes = 0;
+  // For NewNvmeBackend and mode sealed: whether reduced gradients wait for their update in a file
+  // beside the slots, and not in memory.
+  bool gradients_on_disk = true;
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ResidualBudget)
   LogRoom log;                  // for the contribution log; none by default
   // Appended to the error for a full disk: the space that other jobs take, and how to free it.
@@ -51,10 +55,11 @@ struct DurableOptions {
 // A cut whose residuals have no free slot waits for Recycle, without occupying a thread. After an
 // I/O error no operation begins; all complete with that error.
 
-// Keeps the state on the disk. Needs only the staging memory, however large the model is: an
-// operation reads a chunk into a buffer, updates it there with the code of the DRAM backend, and
-// writes it to a slot that no kept cut needs (storage/cuts/slot_table.h). If kept cuts need both
-// slots, the write waits for Recycle.
+// Keeps the state on the disk, and in mode sealed the reduced gradients, whose file is created here
+// if it is missing. Needs only the staging memory, however large the model is: an operation reads a
+// chunk into a buffer, updates it there with the code of the DRAM backend, and writes it to a slot
+// that no kept cut needs (storage/cuts/slot_table.h). If kept cuts need both slots, the write waits
+// for Recycle.
 absl::StatusOr<std::unique_ptr<StateBackend>> NewNvmeBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, ShardId shard,
     uint32_t shards, Executor* executor, MemoryAccount* account, const DurableOptions& options,

@@ -60,7 +60,7 @@ absl::Status CheckCatalogue(Disk* disk, const std::string& path) {
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
     const StorageOptions& options) {
-  if (options.kind != "nvme" && options.kind != "dram") {
+  if (options.kind != kNvme && options.kind != "dram") {
     return absl::InvalidArgumentError(
         absl::StrCat("storage.kind: expected dram or nvme, found \"", options.kind, "\""));
   }
@@ -202,6 +202,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
   }
   options.folder = absl::StrCat(options_.path, "/", JobFolderName(spec.id()));
   options.staging_bytes = options_.staging_bytes;
+  options.gradients_on_disk = options_.gradients_on_disk;
   options.residual_bytes = place.residual_bytes;
   options.log = place.log;
   options.log.steps = options_.log_steps;

@@ -31,6 +31,9 @@ struct StorageOptions {
   std::string kind;  // dram: state in memory, cuts on disk | nvme: state on disk
   std::string path;  // a folder for this server alone
   uint64_t staging_bytes = 0;
+  // With nvme and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
+  // parameter. If false, in memory.
+  bool gradients_on_disk = true;
   bool reopen = true;  // whether to open the job that was served when the server ended
   // The most steps between two cuts whose contributions are logged. 0 disables the log.
   uint64_t log_steps = 0;
@@ -84,6 +87,9 @@ class DurableStorage {
   // The database, for records beside those of the catalogue. Lives as long as the storage.
   KeyValueStore* records() const { return store_.get(); }
 
+  // Whether backends of this storage keep the reduced gradients of mode sealed outside of memory.
+  bool stores_gradients() const { return options_.kind == kNvme && options_.gradients_on_disk; }
+
   // Counts the bytes of the files that backends of this storage create.
   const FillMeter& fill_meter() const { return fill_meter_; }
 
@@ -104,6 +110,8 @@ class DurableStorage {
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
+  static constexpr char kNvme[] = "nvme";
+
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
   // Removes all jobs without a state except `but`, and sets unknown folders aside. Returns the
   // bytes that the other jobs hold.

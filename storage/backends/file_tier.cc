@@ -1,5 +1,6 @@
 #include "storage/backends/file_tier.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -17,10 +18,34 @@ double SecondsSince(Clock::time_point start) {
 
 }  // namespace
 
+// The end of a staging buffer.
+class FileTier::Room final : public GradientRoom {
+ public:
+  // With a place for a reduction, without one for an update.
+  Room(absl::Span<uint8_t> memory, std::unique_ptr<GradientPlace> place_or_null)
+      : memory_(memory), place_or_null_(std::move(place_or_null)) {}
+
+  // Null unless a gradient was left here.
+  const std::shared_ptr<const StoredGradient>& stored() const { return stored_; }
+
+  absl::Span<uint8_t> memory() override { return memory_; }
+  std::shared_ptr<const ReducedGradient> Keep(const Codec* codec, size_t size) override {
+    stored_ =
+        std::make_shared<const StoredGradient>(std::move(place_or_null_), codec, memory_, size);
+    return stored_;
+  }
+
+ private:
+  const absl::Span<uint8_t> memory_;
+  std::unique_ptr<GradientPlace> place_or_null_;
+  std::shared_ptr<const StoredGradient> stored_;
+};
+
 struct FileTier::Running {
   ChunkOp* op = nullptr;
   RunDone done;
-  uint8_t* buffer = nullptr;  // null if the operation needs none
+  uint8_t* buffer = nullptr;   // null if the operation needs none
+  std::unique_ptr<Room> room;  // null unless a gradient passes through the buffer
   double seconds = 0;
   SlotTable::Content written;  // if the operation writes
 };
@@ -29,7 +54,8 @@ void FileTier::Run(ChunkOp* op, RunDone done) {
   auto run = std::make_shared<Running>();
   run->op = op;
   run->done = std::move(done);
-  if (op->reads.has_value() || op->writes) {
+  const bool stores = op->reduces && gradients_ != nullptr;
+  if (op->reads.has_value() || op->writes || stores) {
     files_->staging()->Acquire(op->lane, [this, run](uint8_t* buffer) { Load(run, buffer); });
   } else {
     in_flight_->executor(op->lane)->Post([this, run] { Compute(run); });
@@ -41,11 +67,26 @@ void FileTier::Load(const std::shared_ptr<Running>& run, uint8_t* buffer) {
   const absl::Status failed = in_flight_->failure();
   if (!failed.ok()) return Finish(run, {failed, std::nullopt, 0});
   const ChunkOp& op = *run->op;
+  if (op.reduces) {
+    std::unique_ptr<GradientPlace> place = gradients_->Take(op.index);
+    if (place != nullptr) run->room = std::make_unique<Room>(GradientIn(buffer), std::move(place));
+  }
   if (!op.reads.has_value()) return Compute(run);
-  files_->extents()->Read(op.from.slot, op.index, *op.reads, buffer,
-                          in_flight_->Posted(op.lane, [this, run](absl::Status status) {
-                            CheckLoaded(run, std::move(status));
-                          }));
+  AsyncFile::Done loaded = in_flight_->Posted(
+      op.lane, [this, run](absl::Status status) { CheckLoaded(run, std::move(status)); });
+  if (op.gradient != nullptr && !op.gradient->in_memory()) {
+    run->room = std::make_unique<Room>(GradientIn(buffer), nullptr);
+    loaded = AfterBoth(std::move(loaded));
+    // Only this tier makes gradients that are not in memory.
+    gradients_->Read(static_cast<const StoredGradient&>(*op.gradient), run->room->memory().data(),
+                     loaded);
+  }
+  files_->extents()->Read(op.from.slot, op.index, *op.reads, buffer, std::move(loaded));
+}
+
+absl::Span<uint8_t> FileTier::GradientIn(uint8_t* buffer) const {
+  const uint64_t area_bytes = std::max<uint64_t>(files_->layout().largest_area_bytes(), kDiskBlock);
+  return absl::MakeSpan(buffer + area_bytes, files_->staging()->buffer_bytes() - area_bytes);
 }
 
 void FileTier::CheckLoaded(const std::shared_ptr<Running>& run, absl::Status status) {
@@ -76,7 +117,8 @@ void FileTier::Compute(const std::shared_ptr<Running>& run) {
   if (in_place > 0) return WriteInPlace(run, in_place);
   const Clock::time_point start = Clock::now();
   const ChunkArrays arrays{reinterpret_cast<float*>(run->buffer),
-                           files_->layout().area(op->index).stride_bytes / sizeof(float)};
+                           files_->layout().area(op->index).stride_bytes / sizeof(float),
+                           run->room.get()};
   ChunkResult result{op->work(arrays), std::nullopt, 0};
   op->DropInputs();
   if (op->writes && result.outcome.ok()) {
@@ -86,6 +128,11 @@ void FileTier::Compute(const std::shared_ptr<Running>& run) {
     result.written = run->written;
   }
   run->seconds += SecondsSince(start);
+  // A stored gradient is damaged.
+  if (absl::IsDataLoss(result.outcome.status())) in_flight_->Fail(result.outcome.status());
+  if (run->room != nullptr && run->room->stored() != nullptr) {
+    return WriteGradient(run, std::move(result));
+  }
   if (!result.written.has_value()) return Finish(run, std::move(result));
   const uint64_t bytes = files_->layout().area(op->index).bytes();
   files_->Write(op->target, op->index, 0, absl::MakeConstSpan(run->buffer, bytes),
@@ -122,7 +169,18 @@ void FileTier::WriteRest(const std::shared_ptr<Running>& run, uint64_t in_place,
                 done);
 }
 
+void FileTier::WriteGradient(const std::shared_ptr<Running>& run, ChunkResult result) {
+  gradients_->Write(*run->room->stored(), run->room->memory().data(),
+                    in_flight_->Posted(Lane::kUpdate, [this, run, result = std::move(result)](
+                                                          const absl::Status& status) {
+                      if (status.ok()) return Finish(run, result);
+                      in_flight_->Fail(status);
+                      Finish(run, {status, std::nullopt, 0});
+                    }));
+}
+
 void FileTier::Finish(const std::shared_ptr<Running>& run, ChunkResult result) {
+  run->room.reset();
   if (run->buffer != nullptr) files_->staging()->Release(run->buffer);
   run->op->DropInputs();
   result.seconds = run->seconds;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "storage/backends/gradients/gradient_area.h"
 #include "storage/backends/in_flight.h"
 #include "storage/backends/slot_files.h"
 #include "storage/disk/disk.h"
@@ -13,11 +14,16 @@ namespace eps::durable {
 
 // Keeps the state in the slot files. An operation reads the chunk into a staging buffer, computes
 // there, and writes the buffer to its target slot, so the tier needs no other memory. A state that
-// arrives whole is written from where it is, while its checksums are computed.
+// arrives whole is written from where it is, while its checksums are computed. A reduced gradient
+// passes through the end of a staging buffer on its way to the gradient area and back.
 class FileTier final : public Tier {
  public:
   // Both must outlive the tier.
   FileTier(SlotFiles* files, InFlight* in_flight) : files_(files), in_flight_(in_flight) {}
+
+  // Call once, before any operation, if reduced gradients are to be stored. `gradients` must
+  // outlive the tier; staging buffers have room for its largest place.
+  void StoreGradients(GradientArea* gradients) { gradients_ = gradients; }
 
   bool in_slots() const override { return true; }
   void Run(ChunkOp* op, RunDone done) override;
@@ -28,6 +34,7 @@ class FileTier final : public Tier {
 
  private:
   struct Running;
+  class Room;
 
   // The phases of one operation, in call order.
   void Load(const std::shared_ptr<Running>& run, uint8_t* buffer);
@@ -36,10 +43,13 @@ class FileTier final : public Tier {
   void WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_place);
   void WriteRest(const std::shared_ptr<Running>& run, uint64_t in_place,
                  const AsyncFile::Done& done);
+  void WriteGradient(const std::shared_ptr<Running>& run, ChunkResult result);
   void Finish(const std::shared_ptr<Running>& run, ChunkResult result);
+  absl::Span<uint8_t> GradientIn(uint8_t* buffer) const;
 
   SlotFiles* const files_;
   InFlight* const in_flight_;
+  GradientArea* gradients_ = nullptr;  // null if reduced gradients stay in memory
 };
 
 }  // namespace eps::durable

@@ -12,12 +12,13 @@ SlotFiles::~SlotFiles() {
   if (charged_bytes_ > 0) account_->Release(MemoryKind::kScratch, charged_bytes_);
 }
 
-absl::Status SlotFiles::Reserve(uint64_t staging_bytes) {
-  const uint64_t buffer_bytes = std::max(layout_.largest_area_bytes(), kDiskBlock + uint64_t{0});
+absl::Status SlotFiles::Reserve(uint64_t staging_bytes, uint64_t gradient_bytes) {
+  const uint64_t buffer_bytes =
+      std::max(layout_.largest_area_bytes(), kDiskBlock + uint64_t{0}) + gradient_bytes;
   if (staging_bytes < buffer_bytes) {
     return absl::ResourceExhaustedError(
-        absl::StrCat("storage.staging: ", staging_bytes,
-                     " bytes, but one chunk with its state has ", buffer_bytes,
+        absl::StrCat("storage.staging: ", staging_bytes, " bytes, but one chunk with its state",
+                     gradient_bytes > 0 ? " and its gradient" : "", " has ", buffer_bytes,
                      "; give at least that, or four times as much for speed, or "
                      "lower training.chunk_elements"));
   }

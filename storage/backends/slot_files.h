@@ -29,9 +29,10 @@ class SlotFiles {
   SlotFiles(const SlotFiles&) = delete;
   SlotFiles& operator=(const SlotFiles&) = delete;
 
-  // Allocates at most `staging_bytes` of memory, charged as kScratch. ResourceExhausted with the
-  // figures and the key to change.
-  absl::Status Reserve(uint64_t staging_bytes);
+  // Allocates at most `staging_bytes` of memory, charged as kScratch. Each buffer has room for the
+  // largest area, and after it `gradient_bytes`. ResourceExhausted with the figures and the key to
+  // change.
+  absl::Status Reserve(uint64_t staging_bytes, uint64_t gradient_bytes);
   // REQUIRES Reserve. Call once, before the files are used.
   void Open(std::unique_ptr<Extents> extents) { extents_ = std::move(extents); }
 

@@ -16,6 +16,7 @@
 #include "storage/backends/dram_tier.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/backends/file_tier.h"
+#include "storage/backends/gradients/gradient_area.h"
 
 namespace eps {
 namespace durable {
@@ -35,7 +36,11 @@ class TieredState final : public StateBackend, private CutChunks {
 
   // Call one of these once, before Open. The first reserves the memory of all chunks.
   absl::Status KeepInDram(const ChunkMap& chunks, const std::vector<ChunkId>& owned);
-  void KeepInFiles() { tier_ = std::make_unique<FileTier>(&files_, &in_flight_); }
+  // `gradients`: whether reduced gradients wait in a file, too.
+  void KeepInFiles(bool gradients) {
+    tier_ = std::make_unique<FileTier>(&files_, &in_flight_);
+    if (gradients) stores_gradients_ = static_cast<FileTier*>(tier_.get());
+  }
   // Call once, before any operation.
   absl::Status Open(const JobSpec& spec, ShardId shard, uint32_t shards,
                     const DurableOptions& options);
@@ -75,6 +80,7 @@ class TieredState final : public StateBackend, private CutChunks {
   };
 
   const Chunk& chunk(uint32_t index) const { return files_.chunk(index); }
+  absl::Status OpenGradients(const DurableOptions& options);
 
   // ---- Operations of one chunk. The functions are in call order.
   void SubmitToChunk(OpId op, ChunkRequest request) EPS_EXCLUDES(mu_);
@@ -106,7 +112,9 @@ class TieredState final : public StateBackend, private CutChunks {
   InFlight in_flight_;
   SlotFiles files_;
   MemoryAccount* const account_;
+  std::unique_ptr<GradientArea> gradients_;  // null unless the tier stores gradients there
   std::unique_ptr<Tier> tier_;
+  FileTier* stores_gradients_ = nullptr;  // tier_, if it does
   std::unique_ptr<CutEngine> engine_;
   absl::flat_hash_map<uint32_t, uint32_t> index_;  // by chunk id
 
@@ -130,10 +138,27 @@ absl::Status TieredState::Open(const JobSpec& spec, ShardId shard, uint32_t shar
     EPS_CHECK_MSG(index_.emplace(chunk(i).id.value(), i).second,
                   "chunk " << chunk(i).id << " twice");
   }
-  EPS_RETURN_IF_ERROR(files_.Reserve(options.staging_bytes));
+  const uint64_t gradient_bytes =
+      stores_gradients_ != nullptr ? files_.layout().largest_gradient_bytes() : 0;
+  EPS_RETURN_IF_ERROR(files_.Reserve(options.staging_bytes, gradient_bytes));
   CutChunks* const chunks = this;
   engine_ = std::make_unique<CutEngine>(&files_, tier_.get(), chunks, &in_flight_, account_);
-  return engine_->Open(spec, shard, shards, options);
+  EPS_RETURN_IF_ERROR(engine_->Open(spec, shard, shards, options));
+  return gradient_bytes > 0 ? OpenGradients(options) : absl::OkStatus();
+}
+
+absl::Status TieredState::OpenGradients(const DurableOptions& options) {
+  Disk* const blocking =
+      options.blocking_disk_or_null != nullptr ? options.blocking_disk_or_null : options.disk;
+  absl::StatusOr<std::unique_ptr<GradientArea>> area =
+      GradientArea::Open(blocking, options.disk, options.folder, files_.layout());
+  if (absl::IsResourceExhausted(area.status())) {
+    return absl::ResourceExhaustedError(absl::StrCat(area.status().message(), options.other_jobs));
+  }
+  EPS_RETURN_IF_ERROR(area.status());
+  gradients_ = *std::move(area);
+  stores_gradients_->StoreGradients(gradients_.get());
+  return absl::OkStatus();
 }
 
 TieredState::~TieredState() {
@@ -148,6 +173,7 @@ StateBackend::Caps TieredState::caps() const {
   Caps caps;
   caps.durable = true;
   caps.log_steps = engine_->log_steps();
+  caps.stores_gradients = gradients_ != nullptr;
   return caps;
 }
 
@@ -447,7 +473,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewTieredState(
   if (in_dram) {
     EPS_RETURN_IF_ERROR(backend->KeepInDram(chunks, owned));
   } else {
-    backend->KeepInFiles();
+    backend->KeepInFiles(options.gradients_on_disk && spec.training.mode == Mode::kSealed);
   }
   EPS_RETURN_IF_ERROR(backend->Open(spec, shard, shards, options));
   return std::unique_ptr<StateBackend>(std::move(backend));

@@ -199,7 +199,7 @@ class EncodeTest : public testing::TestWithParam<std::tuple<BackendUnderTest, st
 
   UpdateResult Run(ShardUnderTest* shard, UpdateRequest request, bool stats) {
     BackendDone done =
-        stats ? shard->Await(StatsRequest{std::move(request)}) : shard->Await(std::move(request));
+        stats ? shard->Await(ReduceRequest{std::move(request)}) : shard->Await(std::move(request));
     EXPECT_TRUE(done.status.ok()) << done.status;
     return std::get<UpdateResult>(std::move(done.value));
   }

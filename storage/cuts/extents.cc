@@ -129,6 +129,11 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
     at += area.bytes();
     residuals += area.chunk->uses.size() * parts;
     largest_area_bytes_ = std::max(largest_area_bytes_, area.bytes());
+    if (!area.chunk->frozen) {
+      area.gradient_bytes = RoundUpTo(area.chunk->elements * sizeof(float), format::kBlock);
+    }
+    largest_gradient_bytes_ = std::max(largest_gradient_bytes_, area.gradient_bytes);
+    gradient_file_bytes_ += area.gradient_bytes;
     areas_.push_back(area);
   }
   residual_offset_ = at;

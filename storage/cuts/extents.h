@@ -34,6 +34,8 @@ class ExtentLayout {
     uint64_t data_bytes = 0;    // all arrays, in whole blocks
     uint64_t footer_bytes = 0;
     uint32_t pieces = 0;  // each has its own CRC; every array begins a new piece
+    // In a file of its own, for the gradient in FP32, in whole blocks; 0 if the chunk is frozen.
+    uint64_t gradient_bytes = 0;
 
     uint64_t bytes() const { return data_bytes + footer_bytes; }
   };
@@ -47,6 +49,9 @@ class ExtentLayout {
   absl::Span<const Area> areas() const { return areas_; }
   const Area& area(uint32_t index) const { return areas_[index]; }
   uint64_t largest_area_bytes() const { return largest_area_bytes_; }
+  // Of the file in which the reduced gradients of mode sealed wait, beside the slots.
+  uint64_t largest_gradient_bytes() const { return largest_gradient_bytes_; }
+  uint64_t gradient_file_bytes() const { return gradient_file_bytes_; }
   uint64_t residual_offset() const { return residual_offset_; }
   uint64_t residual_bytes() const { return file_bytes_ - residual_offset_; }
   uint64_t file_bytes() const { return file_bytes_; }
@@ -55,6 +60,8 @@ class ExtentLayout {
   size_t arrays_;
   std::vector<Area> areas_;
   uint64_t largest_area_bytes_ = 0;
+  uint64_t largest_gradient_bytes_ = 0;
+  uint64_t gradient_file_bytes_ = 0;
   uint64_t residual_offset_ = 0;
   uint64_t file_bytes_ = 0;
 };

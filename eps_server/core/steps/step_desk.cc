@@ -80,7 +80,7 @@ UpdateRequest StepDesk::NewRequest(Chunk* chunk) const {
 
 void StepDesk::StartReduction(Chunk* chunk) {
   chunk->reducing = true;
-  const OpId op = outbox_->StartOp(StatsRequest{NewRequest(chunk)});
+  const OpId op = outbox_->StartOp(ReduceRequest{NewRequest(chunk)});
   ops_[op] = {Op::Kind::kReduction, chunk->id};
 }
 

@@ -63,7 +63,7 @@ class StepDesk {
     bool nonfinite = false;  // complete, but without a gradient: the step will be skipped
     // Sealed mode: the reduced gradient waits for the decision.
     bool reducing = false;
-    std::shared_ptr<const EncodedChunk> reduced;
+    std::shared_ptr<const ReducedGradient> reduced;
   };
   // A backend call in flight.
   struct Op {

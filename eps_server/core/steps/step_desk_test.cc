@@ -188,7 +188,7 @@ TEST_F(StepDeskTest, LogsADecisionOnce) {
 TEST_F(SealedStepDeskTest, ReducesFirstAndUpdatesWhenDecided) {
   CompleteAll();
   const size_t chunks = facts_->owned.size();
-  EXPECT_EQ(Started("Stats"), chunks);
+  EXPECT_EQ(Started("Reduce"), chunks);
   EXPECT_TRUE(desk_->IsReducing(facts_->owned[0].id));
   for (uint64_t op = 1; op <= chunks; ++op) Done(op);
   EXPECT_THAT(outbox_.Take(), ElementsAre(HasSubstr("stats"))) << "sent after the last chunk";

@@ -66,6 +66,12 @@ std::string Text(const Codec* codec, Axis axis) {
   return absl::StrCat(codec->name(), axis == Axis::kRow ? " row" : " column");
 }
 
+std::string Text(const ReducedGradient* r) {
+  if (r == nullptr) return "[none]";
+  if (!r->in_memory()) return "[stored]";
+  return Text(static_cast<const GradientInMemory*>(r)->gradient().bytes());
+}
+
 std::string Text(const UpdateRequest& r) {
   std::string text = absl::StrFormat(
       "chunk %d %d->%d parts %d scale %a lr %a update %d corrections %a %a grad scale %a",
@@ -75,7 +81,7 @@ std::string Text(const UpdateRequest& r) {
     absl::StrAppend(&text, " input ", input.use, ",", input.parts.first, "+", input.parts.count,
                     Text(input.data));
   }
-  if (r.reduced != nullptr) absl::StrAppend(&text, " reduced ", Text(r.reduced));
+  if (r.reduced != nullptr) absl::StrAppend(&text, " reduced ", Text(r.reduced.get()));
   for (const UpdateRequest::Encode& encode : r.encode) {
     absl::StrAppend(&text, " encode ", Text(encode.codec, encode.axis));
   }
@@ -86,7 +92,8 @@ struct ValueText {
   std::string operator()(absl::monostate) const { return "nothing"; }
   std::string operator()(const Bytes& bytes) const { return Text(bytes); }
   std::string operator()(const UpdateResult& r) const {
-    std::string text = absl::StrFormat("squares %a reduced %s", r.sum_squares, Text(r.reduced));
+    std::string text =
+        absl::StrFormat("squares %a reduced %s", r.sum_squares, Text(r.reduced.get()));
     for (const Bytes& bytes : r.encoded) absl::StrAppend(&text, " encoded ", Text(bytes));
     return text;
   }
@@ -123,8 +130,8 @@ struct RequestText {
   std::string operator()(const InitializeRequest& r) const {
     return absl::StrCat("Initialize ", r.chunk.value());
   }
-  std::string operator()(const StatsRequest& r) const {
-    return absl::StrCat("Stats ", Text(r.update));
+  std::string operator()(const ReduceRequest& r) const {
+    return absl::StrCat("Reduce ", Text(r.update));
   }
   std::string operator()(const UpdateRequest& r) const { return absl::StrCat("Update ", Text(r)); }
   std::string operator()(const CutRequest& r) const {

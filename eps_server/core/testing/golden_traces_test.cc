@@ -43,7 +43,7 @@ constexpr char kKinds[] =
     "Opened,StreamClosed,Join,Beat,BeginStep,Fetch,FetchDrained,PushOffered,PushReceived,"
     "PushInvalid,ImportInitialize,ImportChunk,ImportResidual,ImportFinish,Export,"
     "ExportDrained,Watch,Gate,Drain,OpDone,FromShard,LinkUp,LinkDown,Timer,Read,ReadState,"
-    "WriteState,Initialize,Stats,Update,Cut,Recycle,Quiesce,Recover,Restore,Promise,"
+    "WriteState,Initialize,Reduce,Update,Cut,Recycle,Quiesce,Recover,Restore,Promise,"
     "Scrub,StartLog,Log,ReadLog,Reply,Close,SendChunk,FailFetch,Credit,SendAck,"
     "SendState,ToShard,SetTimer,ClearTimer,Drained,Abort,Trace recovered,Trace found,"
     "Trace counted,Trace update-started,Trace updated,Trace step-opened,"
