@@ -16,6 +16,8 @@
 #include "base/config/config_keys.h"
 #include "base/config/key_advice.h"
 #include "base/config/value_text.h"
+#include "base/job/names.h"
+#include "base/job/optimizers.h"
 #include "base/nearest_name.h"
 #include "base/status_macros.h"
 #include "yaml-cpp/yaml.h"
@@ -46,8 +48,13 @@ std::vector<std::string> NamesOfValue(const Auto<T>&) {
   return names;
 }
 
+// The numbers of one parameter: "auto", or a list.
 absl::Status ParseNumbers(const OptimizerParameter& parameter, const Value& value,
-                          OptimizerSettings* optimizer) {
+                          OptimizerChoices* optimizer) {
+  if (!value.is_list && value.text == kAuto) {
+    for (const OptimizerNumber& number : parameter.numbers) (optimizer->*number.choice).reset();
+    return absl::OkStatus();
+  }
   std::vector<double> numbers;
   EPS_RETURN_IF_ERROR(ListKind<NumberKind>::Parse(value, &numbers));
   if (numbers.size() != parameter.numbers.size()) {
@@ -55,17 +62,48 @@ absl::Status ParseNumbers(const OptimizerParameter& parameter, const Value& valu
         absl::StrCat("expected ", parameter.numbers.size(), " numbers, found ", numbers.size()));
   }
   for (size_t i = 0; i < numbers.size(); ++i) {
-    optimizer->*parameter.numbers[i].value = numbers[i];
+    optimizer->*parameter.numbers[i].choice = numbers[i];
   }
   return absl::OkStatus();
 }
 
-std::string PrintNumbers(const OptimizerParameter& parameter, const OptimizerSettings& optimizer) {
+std::string PrintNumbers(const OptimizerParameter& parameter, const OptimizerChoices& optimizer) {
+  const OptimizerSettings& defaults = DefaultsOf(optimizer.name);
   std::vector<double> numbers;
+  bool is_open = true;
   for (const OptimizerNumber& number : parameter.numbers) {
-    numbers.push_back(optimizer.*number.value);
+    is_open &= !(optimizer.*number.choice).has_value();
+    numbers.push_back((optimizer.*number.choice).value_or(defaults.*number.value));
   }
-  return ListKind<NumberKind>::Print(numbers);
+  return is_open ? kAuto : ListKind<NumberKind>::Print(numbers);
+}
+
+// Returns "text (auto: its default)" with the names of the optimizers that have a parameter.
+std::string HelpOf(const OptimizerParameter& parameter) {
+  std::vector<std::pair<std::string, std::string>> defaults;  // text, names
+  for (const OptimizerRow& row : Optimizers()) {
+    if (!Has(row.name, parameter)) continue;
+    std::vector<std::string> values;
+    for (const OptimizerNumber& number : parameter.numbers) {
+      values.push_back(NumberKind::Print(row.defaults.*number.value));
+    }
+    if (parameter.flag_or_null != nullptr) {
+      values.push_back(FlagKind::Print(row.defaults.*parameter.flag_or_null->value));
+    }
+    const std::string text = absl::StrJoin(values, ", ");
+    const auto same = std::find_if(defaults.begin(), defaults.end(),
+                                   [&](const auto& each) { return each.first == text; });
+    if (same != defaults.end()) {
+      absl::StrAppend(&same->second, ", ", NameOf(row.name));
+    } else {
+      defaults.emplace_back(text, NameOf(row.name));
+    }
+  }
+  const std::string usual = absl::StrJoin(defaults, "; ", [&](std::string* out, const auto& each) {
+    absl::StrAppend(out, each.first, defaults.size() == 1 ? "" : " of " + each.second);
+  });
+  return absl::StrCat(absl::StrJoin(OwnersOf(parameter), ", "), ": ", parameter.help,
+                      " auto means ", usual, ".");
 }
 
 // The visitor that lists the keys of a configuration. The configuration must outlive the list.
@@ -82,12 +120,14 @@ class EntryList {
   void OptionalKey(const char* name, T* value, const Usual&, const Rule& rule, const char* help) {
     Key(name, value, rule, help);
   }
-  // A number, or a list of them.
-  void Parameter(const OptimizerParameter& parameter, OptimizerSettings* optimizer) {
-    std::string help = absl::StrCat(absl::StrJoin(OwnersOf(parameter), ", "), ": ", parameter.help);
+  // A flag, a number, or a list of numbers.
+  void Parameter(const OptimizerParameter& parameter, OptimizerChoices* optimizer) {
+    std::string help = HelpOf(parameter);
+    if (parameter.flag_or_null != nullptr) {
+      return Key(parameter.key, &(optimizer->*parameter.flag_or_null->choice), AnyValue(), help);
+    }
     if (parameter.numbers.size() == 1) {
-      Key(parameter.key, &(optimizer->*parameter.numbers[0].value), parameter.range, help);
-      return;
+      return Key(parameter.key, &(optimizer->*parameter.numbers[0].choice), parameter.range, help);
     }
     entries_.push_back({parameter.key,
                         ListKind<NumberKind>::kType,

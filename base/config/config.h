@@ -87,7 +87,7 @@ struct GroupRule {
 };
 
 // The update rule and its parameters.
-struct OptimizerConfig : OptimizerSettings {
+struct OptimizerConfig : OptimizerChoices {
   Auto<double> lr;
   double weight_decay = 0.01;  // of matrices
   // The first rule that finds a tensor's name applies; the other tensors keep the settings above.

@@ -117,7 +117,11 @@ TEST(Config, ReferenceHasEachKeyOnce) {
   EXPECT_EQ(by_name.at("training.seq_len").type, "integer");
   EXPECT_EQ(by_name.at("optimizer.lr").default_value, "auto");
   EXPECT_EQ(by_name.at("training.steps").type, "integer");
-  EXPECT_EQ(by_name.at("optimizer.betas").default_value, "[0.9, 0.999]");
+  EXPECT_EQ(by_name.at("optimizer.betas").default_value, "auto");
+  EXPECT_THAT(by_name.at("optimizer.betas").help,
+              HasSubstr("auto means 0.9, 0.999 of adamw, adam, adamw_sqrtv; 0.9, 0.99 of lion."));
+  EXPECT_EQ(by_name.at("optimizer.nesterov").type, "flag");
+  EXPECT_THAT(by_name.at("optimizer.nesterov").help, HasSubstr("auto means false."));
   EXPECT_EQ(by_name.at("worker.rpc_timeout").default_value, "60s");
   EXPECT_EQ(by_name.at("servers.listen").default_value, "\"127.0.0.1:0\"");
   EXPECT_THAT(by_name.at("training.seq_len").help, HasSubstr("Also: training.max_seq_len."));
@@ -177,6 +181,7 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"optimizer.betas", "[0.9", "expected a list"},
       {"optimizer.betas", "0.9", "expected 2 numbers, found 1"},
       {"optimizer.betas", "[]", "expected 2 numbers, found 0"},
+      {"optimizer.nesterov", "yes", "expected true or false"},
       {"optimizer.groups", "head", "expected a list [{match: REGEX"},
       {"optimizer.groups", "[{match: [a}]", "expected a list [{match: REGEX"},
       {"optimizer.groups", "[head]", "expected maps {match: REGEX"},
@@ -185,7 +190,7 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"optimizer.groups", "[{match: a, lr: 2}]", "'lr' is unknown"},
       {"optimizer.groups", "[{match: a, lr_multiplier: x}]", "lr_multiplier: expected a finite"},
       {"optimizer.name", "adamv", "optimizer.name: 'adamv' is unknown, did you mean 'adamw'?"},
-      {"optimizer.name", "lion", "choose one of adamw, sgd"},
+      {"optimizer.name", "lamb", "choose one of adamw, sgd, adam, adagrad, lion, "},
       {"data.order", "shufled", "data.order: 'shufled' is unknown, did you mean 'shuffled'?"},
       {"training.clip", "laged", "training.clip: 'laged' is unknown, did you mean 'lagged'?"},
       {"training.nonfinite", "skp", "training.nonfinite: 'skp' is unknown, did you mean 'skip'?"},
@@ -244,6 +249,20 @@ TEST(Config, AliasesAndSpellingsReachTheSameKey) {
   EXPECT_EQ(config.training.seq_len, 64u);
   EXPECT_EQ(config.lr_scheduler.warmup_steps, 9u);
   EXPECT_EQ(config.servers.addresses, "2");
+}
+
+TEST(Config, PrintsOpenOptimizerParametersAsAuto) {
+  Config config;
+  EXPECT_THAT(config.ToYaml(), HasSubstr("  betas: auto\n  eps: auto\n  momentum: auto\n"));
+  EXPECT_TRUE(config.Set("optimizer.betas", "[0.8, 0.95]").ok());
+  EXPECT_THAT(config.ToYaml(), HasSubstr("  betas: [0.8, 0.95]\n  eps: auto\n"));
+  EXPECT_TRUE(config.Set("optimizer.betas", "auto").ok());
+  EXPECT_FALSE(config.optimizer.beta1.has_value());
+  EXPECT_FALSE(config.optimizer.beta2.has_value());
+  // One of them is given: the other is printed as its optimizer has it.
+  config.optimizer.name = OptimizerName::kLion;
+  config.optimizer.beta1 = 0.95;
+  EXPECT_THAT(config.ToYaml(), HasSubstr("  betas: [0.95, 0.99]\n"));
 }
 
 TEST(Config, ListsAreReadWithAndWithoutBrackets) {

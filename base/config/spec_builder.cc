@@ -5,7 +5,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/config/parameter_groups.h"
 #include "base/job/data_position.h"
 #include "base/job/key_rules.h"
@@ -21,22 +20,6 @@ namespace eps {
 namespace {
 
 constexpr uint64_t kDefaultSteps = 100;
-
-// Refuses a parameter of another optimizer.
-absl::Status CheckParameters(const OptimizerSettings& optimizer) {
-  const OptimizerSettings defaults;
-  for (const OptimizerParameter* parameter : OptimizerParameters()) {
-    if (Has(optimizer.name, *parameter)) continue;
-    for (const OptimizerNumber& number : parameter->numbers) {
-      if (optimizer.*number.value == defaults.*number.value) continue;
-      const std::string owners = absl::StrJoin(OwnersOf(*parameter), " or ");
-      return absl::InvalidArgumentError(
-          absl::StrCat(parameter->key, " is a setting of optimizer.name=", owners,
-                       "; leave it out, or set optimizer.name=", owners));
-    }
-  }
-  return absl::OkStatus();
-}
 
 absl::Status CheckBatch(uint32_t train_batch_size, const JobSpec& spec) {
   const TrainingSpec& t = spec.training;
@@ -172,8 +155,8 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   EPS_RETURN_IF_ERROR(CheckLora(config.lora, model));
   JobSpec spec;
   spec.model = model;
-  EPS_RETURN_IF_ERROR(CheckParameters(config.optimizer));
-  static_cast<OptimizerSettings&>(spec.optimizer) = config.optimizer;
+  EPS_ASSIGN_OR_RETURN(static_cast<OptimizerSettings&>(spec.optimizer),
+                       ResolveOptimizer(config.optimizer));
   spec.optimizer.lr = config.optimizer.lr.value_or(
       weights == StartWeights::kGiven ? kLrOfGivenWeights : kLrOfNewWeights);
   EPS_ASSIGN_OR_RETURN(spec.training, Resolve(config.training, model, workers));
@@ -205,6 +188,7 @@ void KeepResolved(const JobSpec& spec, Config* config) {
   config->training.steps = spec.training.steps;
   config->training.epochs = 0;
   config->optimizer.lr = spec.optimizer.lr;
+  KeepSettings(spec.optimizer, &config->optimizer);
   config->lr_scheduler.warmup_steps = spec.schedule.warmup_steps;
   config->lr_scheduler.warmup_ratio = 0;
 }

@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/optimizers.h"
 #include "gtest/gtest.h"
 
 namespace eps {
@@ -319,6 +320,62 @@ TEST(BuildJobSpec, TopkScopeIsPartOfTheJob) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->Digest(), of_tensors->Digest());
   EXPECT_NE(again->Digest(), of_chunks->Digest());
+}
+
+TEST(BuildJobSpec, OpenParametersFollowTheOptimizer) {
+  Config config = EagerConfig();
+  config.optimizer.name = OptimizerName::kLion;
+  absl::StatusOr<JobSpec> spec = Build(config);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->optimizer.beta2, 0.99);
+  config.optimizer.beta2 = 0.999;
+  spec = Build(config);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->optimizer.beta2, 0.999);
+  config.optimizer = OptimizerConfig();
+  config.optimizer.name = OptimizerName::kAdagrad;
+  spec = Build(config);
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  EXPECT_EQ(spec->optimizer.eps, 1e-10);
+  KeepResolved(*spec, &config);
+  EXPECT_EQ(config.optimizer.eps, 1e-10);
+  EXPECT_FALSE(config.optimizer.beta1.has_value());
+  const absl::StatusOr<JobSpec> again = Build(config);
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(again->Digest(), spec->Digest());
+}
+
+// Configurations printed before there were open parameters hold those of both optimizers.
+TEST(BuildJobSpec, ReadsPrintedConfigurationsWithAllParameters) {
+  const std::string printed = "  betas: [0.9, 0.999]\n  eps: 1e-08\n  momentum: 0\n";
+  for (const char* name : {"adamw", "sgd"}) {
+    Config config = EagerConfig();
+    config.optimizer.name =
+        std::string(name) == "sgd" ? OptimizerName::kSgd : OptimizerName::kAdamW;
+    const absl::StatusOr<JobSpec> spec = Build(config);
+    const absl::Status read =
+        config.MergeYaml(absl::StrCat("optimizer:\n  name: ", name, "\n", printed), "printed");
+    ASSERT_TRUE(read.ok()) << read;
+    const absl::StatusOr<JobSpec> again = Build(config);
+    ASSERT_TRUE(spec.ok() && again.ok()) << again.status();
+    EXPECT_EQ(again->Digest(), spec->Digest());
+  }
+}
+
+TEST(BuildJobSpec, RefusesParametersThatTheRuleLacks) {
+  Config config = EagerConfig();
+  config.optimizer.name = OptimizerName::kAdagrad;
+  config.optimizer.momentum = 0.9;
+  absl::Status status = Build(config).status();
+  EXPECT_TRUE(absl::StrContains(status.message(), "adagrad has optimizer.eps, optimizer.lr_decay"))
+      << status;
+  config = EagerConfig();
+  config.optimizer.name = OptimizerName::kSgd;
+  config.optimizer.nesterov = true;
+  status = Build(config).status();
+  EXPECT_TRUE(absl::StrContains(status.message(),
+                                "optimizer.nesterov: expected optimizer.momentum above 0"))
+      << status;
 }
 
 TEST(BuildJobSpec, NamesTheKeyOfEveryBadValue) {

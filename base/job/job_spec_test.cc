@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "base/job/optimizers.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 
@@ -76,6 +77,45 @@ TEST(JobSpecText, HoldsTheNumbersOfItsOptimizerAlone) {
   EXPECT_TRUE(absl::StrContains(spec.Validate().message(), "optimizer.momentum"));
 }
 
+TEST(JobSpecText, LaterParametersHaveLinesOnlyWhenUsed) {
+  JobSpec spec = TinyGpt2Spec();
+  spec.optimizer.name = OptimizerName::kSgd;
+  spec.optimizer.momentum = 0.5;
+  EXPECT_FALSE(absl::StrContains(spec.ToText(), "nesterov"));
+  EXPECT_FALSE(absl::StrContains(spec.ToText(), "dampening"));
+  spec.optimizer.nesterov = true;
+  std::string text = spec.ToText();
+  EXPECT_TRUE(
+      absl::StrContains(text, "momentum = 0.5\noptimizer.nesterov = true\nlr_scheduler.name = "))
+      << text;
+  absl::StatusOr<JobSpec> read = JobSpec::Parse(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_TRUE(read->optimizer.nesterov);
+  EXPECT_EQ(read->ToText(), text);
+  spec.optimizer.nesterov = false;
+  spec.optimizer.dampening = 0.25;
+  text = spec.ToText();
+  EXPECT_TRUE(
+      absl::StrContains(text, "momentum = 0.5\noptimizer.dampening = 0.25\nlr_scheduler.name = "))
+      << text;
+  read = JobSpec::Parse(text);
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->optimizer.dampening, 0.25);
+}
+
+TEST(JobSpecText, ReadsBackEveryOptimizer) {
+  for (const OptimizerRow& row : Optimizers()) {
+    JobSpec spec = TinyGpt2Spec();
+    static_cast<OptimizerSettings&>(spec.optimizer) = row.defaults;
+    const absl::StatusOr<JobSpec> read = JobSpec::Parse(spec.ToText());
+    ASSERT_TRUE(read.ok()) << read.status();
+    EXPECT_EQ(read->optimizer.name, row.name);
+    EXPECT_EQ(read->optimizer.beta2, row.defaults.beta2);
+    EXPECT_EQ(read->optimizer.eps, row.defaults.eps);
+    EXPECT_EQ(read->ToText(), spec.ToText());
+  }
+}
+
 TEST(JobSpecText, LeavesOutWhatIsAsUsual) {
   JobSpec spec = TinyGpt2Spec();
   EXPECT_FALSE(absl::StrContains(spec.ToText(), "nonfinite"));
@@ -119,6 +159,7 @@ TEST(JobSpecText, EveryFieldChangesTheDigest) {
       [](JobSpec* s) { s->chunk_elements *= 2; },
       [](JobSpec* s) { s->optimizer.beta2 = 0.95; },
       [](JobSpec* s) { s->optimizer.name = OptimizerName::kSgd; },
+      [](JobSpec* s) { s->optimizer.name = OptimizerName::kAdam; },
       [](JobSpec* s) { s->schedule.power = 2; },
       [](JobSpec* s) { s->training.seed = 1; },
       [](JobSpec* s) { s->training.clip = Clip::kNone; },

@@ -213,12 +213,19 @@ class KeyLines {
   template <class Optimizer>
   void Parameter(const OptimizerParameter& parameter, Optimizer* optimizer) {
     if (!Has(optimizer->name, parameter)) return;
-    for (const OptimizerNumber& number : parameter.numbers) {
-      io()->Field(number.line, &(optimizer->*number.value));
-    }
+    for (const OptimizerNumber& number : parameter.numbers) Line(parameter, number, optimizer);
+    if (parameter.flag_or_null != nullptr) Line(parameter, *parameter.flag_or_null, optimizer);
   }
 
  private:
+  template <class Value, class Optimizer>
+  void Line(const OptimizerParameter& parameter, const Value& value, Optimizer* optimizer) {
+    if (parameter.line == OptimizerLine::kAlways) {
+      io()->Field(value.line, &(optimizer->*value.value));
+    } else {
+      io()->OptionalField(value.line, &(optimizer->*value.value), OptimizerSettings().*value.value);
+    }
+  }
   Io* io() { return static_cast<Io*>(this); }
 };
 

@@ -1,52 +1,165 @@
 #include "base/job/optimizers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
-constexpr OptimizerNumber kBetaNumbers[] = {{"optimizer.beta1", &OptimizerSettings::beta1},
-                                            {"optimizer.beta2", &OptimizerSettings::beta2}};
-constexpr OptimizerParameter kBetas = {"optimizer.betas", "decay of the first and second moment.",
-                                       kBelowOne, kBetaNumbers};
+// ---- parameters
 
-constexpr OptimizerNumber kEpsNumber[] = {{"optimizer.eps", &OptimizerSettings::eps}};
+constexpr OptimizerNumber kBetaNumbers[] = {
+    {"optimizer.beta1", &OptimizerSettings::beta1, &OptimizerChoices::beta1},
+    {"optimizer.beta2", &OptimizerSettings::beta2, &OptimizerChoices::beta2}};
+constexpr OptimizerParameter kBetas = {
+    "optimizer.betas",
+    "decay of the first and second moment, of lion in the step and in what it "
+    "keeps.",
+    kBelowOne, kBetaNumbers};
+
+constexpr OptimizerNumber kEpsNumber[] = {
+    {"optimizer.eps", &OptimizerSettings::eps, &OptimizerChoices::eps}};
 // Without it the update of a weight that never had a gradient would be 0/0.
 constexpr OptimizerParameter kEps = {"optimizer.eps", "added to the denominator of the update.",
                                      kPositive, kEpsNumber};
 
 constexpr OptimizerNumber kMomentumNumber[] = {
-    {"optimizer.momentum", &OptimizerSettings::momentum}};
+    {"optimizer.momentum", &OptimizerSettings::momentum, &OptimizerChoices::momentum}};
 constexpr OptimizerParameter kMomentum = {"optimizer.momentum",
                                           "decay of the momentum buffer; 0 keeps none.", kBelowOne,
                                           kMomentumNumber};
 
-constexpr const OptimizerParameter* kAllParameters[] = {&kBetas, &kEps, &kMomentum};
+constexpr OptimizerNumber kDampeningNumber[] = {
+    {"optimizer.dampening", &OptimizerSettings::dampening, &OptimizerChoices::dampening}};
+constexpr OptimizerParameter kDampening = {
+    "optimizer.dampening",
+    "the gradient enters the momentum buffer times 1 - dampening, from the second update on.",
+    kBelowOne,
+    kDampeningNumber,
+    nullptr,
+    OptimizerLine::kUnlessUsual};
 
-constexpr const OptimizerParameter* kAdamWParameters[] = {&kBetas, &kEps};
-constexpr const char* kAdamWFields[] = {"exp_avg", "exp_avg_sq"};
-absl::Span<const char* const> FieldsOfAdamW(const OptimizerSpec&) { return kAdamWFields; }
+constexpr OptimizerFlag kNesterovFlag = {"optimizer.nesterov", &OptimizerSettings::nesterov,
+                                         &OptimizerChoices::nesterov};
+constexpr OptimizerParameter kNesterov = {
+    "optimizer.nesterov",
+    "Nesterov's momentum; needs a momentum, and no dampening.",
+    kBelowOne,
+    {},
+    &kNesterovFlag,
+    OptimizerLine::kUnlessUsual};
 
-constexpr const OptimizerParameter* kSgdParameters[] = {&kMomentum};
+constexpr OptimizerNumber kLrDecayNumber[] = {
+    {"optimizer.lr_decay", &OptimizerSettings::lr_decay, &OptimizerChoices::lr_decay}};
+constexpr OptimizerParameter kLrDecay = {
+    "optimizer.lr_decay",
+    "update t divides the learning rate by 1 + (t - 1) * lr_decay.",
+    Reals(0.0, kMaxFactor),
+    kLrDecayNumber,
+    nullptr,
+    OptimizerLine::kUnlessUsual};
+
+constexpr const OptimizerParameter* kAllParameters[] = {&kBetas,     &kEps,      &kMomentum,
+                                                        &kDampening, &kNesterov, &kLrDecay};
+
+// ---- parts of rows
+
+constexpr char kDecoupled[] = "decoupled from the gradient";
+constexpr char kCoupled[] = "part of the gradient";
+
+constexpr OptimizerSettings Usual(OptimizerName name) {
+  OptimizerSettings settings;
+  settings.name = name;
+  return settings;
+}
+
+constexpr const OptimizerParameter* kAdamParameters[] = {&kBetas, &kEps};
+constexpr const char* kAdamFields[] = {"exp_avg", "exp_avg_sq"};
+absl::Span<const char* const> FieldsOfAdam(const OptimizerSpec&) { return kAdamFields; }
+
+constexpr const char* kSqrtVFields[] = {"exp_avg", "exp_avg_sq_sqrt"};
+absl::Span<const char* const> FieldsOfSqrtV(const OptimizerSpec&) { return kSqrtVFields; }
+
+constexpr const OptimizerParameter* kSgdParameters[] = {&kMomentum, &kDampening, &kNesterov};
+constexpr const OptimizerParameter* kPlainSgdParameters[] = {&kMomentum};
 constexpr const char* kSgdFields[] = {"momentum_buffer"};
 absl::Span<const char* const> FieldsOfSgd(const OptimizerSpec& spec) {
   if (spec.momentum == 0) return {};
   return kSgdFields;
 }
+absl::Status CheckSgd(const OptimizerSpec& spec) {
+  if (!spec.nesterov || (spec.momentum > 0 && spec.dampening == 0)) return absl::OkStatus();
+  return Refuse("optimizer.nesterov",
+                "expected optimizer.momentum above 0 and optimizer.dampening 0, found ",
+                spec.momentum, " and ", spec.dampening);
+}
+
+constexpr OptimizerSettings UsualOfAdagrad(OptimizerName name) {
+  OptimizerSettings settings = Usual(name);
+  settings.eps = 1e-10;
+  return settings;
+}
+constexpr const OptimizerParameter* kAdagradParameters[] = {&kEps, &kLrDecay};
+constexpr const OptimizerParameter* kPlainAdagradParameters[] = {&kEps};
+constexpr const char* kAdagradFields[] = {"sum"};
+absl::Span<const char* const> FieldsOfAdagrad(const OptimizerSpec&) { return kAdagradFields; }
+
+constexpr OptimizerSettings UsualOfLion() {
+  OptimizerSettings settings = Usual(OptimizerName::kLion);
+  settings.beta2 = 0.99;
+  return settings;
+}
+constexpr const OptimizerParameter* kLionParameters[] = {&kBetas};
+constexpr const char* kLionFields[] = {"exp_avg"};
+absl::Span<const char* const> FieldsOfLion(const OptimizerSpec&) { return kLionFields; }
 
 constexpr OptimizerRow kRows[] = {
-    {OptimizerName::kAdamW, kAdamWParameters, "decoupled from the gradient", FieldsOfAdamW},
-    {OptimizerName::kSgd, kSgdParameters, "part of the gradient", FieldsOfSgd},
+    {OptimizerName::kAdamW, Usual(OptimizerName::kAdamW), kAdamParameters, kDecoupled,
+     FieldsOfAdam},
+    {OptimizerName::kSgd, Usual(OptimizerName::kSgd), kSgdParameters, kCoupled, FieldsOfSgd,
+     CheckSgd},
+    {OptimizerName::kAdam, Usual(OptimizerName::kAdam), kAdamParameters, kCoupled, FieldsOfAdam},
+    {OptimizerName::kAdagrad, UsualOfAdagrad(OptimizerName::kAdagrad), kAdagradParameters, kCoupled,
+     FieldsOfAdagrad},
+    {OptimizerName::kLion, UsualOfLion(), kLionParameters, kDecoupled, FieldsOfLion},
+    {OptimizerName::kAdamWSqrtV, Usual(OptimizerName::kAdamWSqrtV), kAdamParameters, kDecoupled,
+     FieldsOfSqrtV},
+    {OptimizerName::kSgdSmartInfinity, Usual(OptimizerName::kSgdSmartInfinity), kPlainSgdParameters,
+     kCoupled, FieldsOfSgd},
+    {OptimizerName::kAdagradSmartInfinity, UsualOfAdagrad(OptimizerName::kAdagradSmartInfinity),
+     kPlainAdagradParameters, "part of the accumulated square, not of the step", FieldsOfAdagrad},
 };
+
+// ---- checks
+
+// Calls body(value) for each value of a parameter, an OptimizerNumber or OptimizerFlag.
+template <class Body>
+void ForEachValue(const OptimizerParameter& parameter, Body body) {
+  for (const OptimizerNumber& number : parameter.numbers) body(number);
+  if (parameter.flag_or_null != nullptr) body(*parameter.flag_or_null);
+}
+
+// The refusal of a parameter that `name` does not have.
+absl::Status RefuseForeign(OptimizerName name, const OptimizerParameter& parameter) {
+  const std::string owners = absl::StrJoin(OwnersOf(parameter), " or ");
+  std::vector<std::string> own;
+  for (const OptimizerParameter* each : RowOf(name).parameters) own.emplace_back(each->key);
+  return absl::InvalidArgumentError(absl::StrCat(
+      parameter.key, " is a setting of optimizer.name=", owners, ", ", NameOf(name), " has ",
+      absl::StrJoin(own, ", "), "; leave it out, or set optimizer.name=", owners));
+}
 
 }  // namespace
 
 absl::Span<const OptimizerRow> Optimizers() { return kRows; }
 
 const OptimizerRow& RowOf(OptimizerName name) { return kRows[static_cast<size_t>(name)]; }
+
+const OptimizerSettings& DefaultsOf(OptimizerName name) { return RowOf(name).defaults; }
 
 absl::Span<const char* const> StateFields(const OptimizerSpec& spec) {
   return RowOf(spec.name).fields(spec);
@@ -68,26 +181,67 @@ std::vector<std::string> OwnersOf(const OptimizerParameter& parameter) {
 }
 
 std::string WeightDecayHelp() {
-  std::string help;
+  std::vector<std::pair<absl::string_view, std::string>> ways;  // in the order of the rows
   for (const OptimizerRow& row : Optimizers()) {
-    absl::StrAppend(&help, help.empty() ? "" : "; ", NameOf(row.name), ": ", row.weight_decay);
+    const auto way = std::find_if(ways.begin(), ways.end(),
+                                  [&](const auto& each) { return each.first == row.weight_decay; });
+    if (way != ways.end()) {
+      absl::StrAppend(&way->second, ", ", NameOf(row.name));
+    } else {
+      ways.emplace_back(row.weight_decay, NameOf(row.name));
+    }
   }
-  return help;
+  return absl::StrJoin(ways, "; ", [](std::string* out, const auto& way) {
+    absl::StrAppend(out, way.second, ": ", way.first);
+  });
+}
+
+absl::StatusOr<OptimizerSettings> ResolveOptimizer(const OptimizerChoices& choices) {
+  const OptimizerSettings usual;
+  OptimizerSettings settings = DefaultsOf(choices.name);
+  for (const OptimizerParameter* parameter : OptimizerParameters()) {
+    const bool owned = Has(choices.name, *parameter);
+    bool foreign = false;
+    ForEachValue(*parameter, [&](const auto& value) {
+      const auto& choice = choices.*value.choice;
+      if (!choice.has_value()) return;
+      if (owned) settings.*value.value = *choice;
+      if (!owned && *choice != usual.*value.value) foreign = true;
+    });
+    if (foreign) return RefuseForeign(choices.name, *parameter);
+  }
+  return settings;
+}
+
+void KeepSettings(const OptimizerSettings& settings, OptimizerChoices* choices) {
+  choices->name = settings.name;
+  for (const OptimizerParameter* parameter : OptimizerParameters()) {
+    const bool owned = Has(settings.name, *parameter);
+    ForEachValue(*parameter, [&](const auto& value) {
+      (choices->*value.choice).reset();
+      if (owned) choices->*value.choice = settings.*value.value;
+    });
+  }
 }
 
 absl::Status ValidateOptimizer(const OptimizerSpec& spec) {
-  const OptimizerSpec defaults;
+  const OptimizerSettings usual;
   for (const OptimizerParameter* parameter : OptimizerParameters()) {
+    const bool owned = Has(spec.name, *parameter);
+    absl::Status status;
+    ForEachValue(*parameter, [&](const auto& value) {
+      const auto found = spec.*value.value;
+      if (!status.ok() || owned || found == usual.*value.value) return;
+      status = Refuse(value.line, "expected ", usual.*value.value, ", ", NameOf(spec.name),
+                      " has none, found ", found);
+    });
+    EPS_RETURN_IF_ERROR(status);
     for (const OptimizerNumber& number : parameter->numbers) {
-      const double value = spec.*number.value;
-      if (!Has(spec.name, *parameter) && value != defaults.*number.value) {
-        return Refuse(number.line, "expected ", defaults.*number.value, ", ", NameOf(spec.name),
-                      " has none, found ", value);
-      }
-      EPS_RETURN_IF_ERROR(CheckRule(number.line, value, parameter->range));
+      EPS_RETURN_IF_ERROR(CheckRule(number.line, spec.*number.value, parameter->range));
     }
   }
-  return absl::OkStatus();
+  const OptimizerRow& row = RowOf(spec.name);
+  return row.check_or_null == nullptr ? absl::OkStatus() : row.check_or_null(spec);
 }
 
 }  // namespace eps

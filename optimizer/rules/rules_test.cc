@@ -16,12 +16,12 @@ namespace {
 
 constexpr size_t kMaxLength = 70;
 
-// The defaults of each optimizer, and each with one half for every parameter.
+// The defaults of each optimizer, each with one half for every parameter, and Nesterov's momentum.
 std::vector<OptimizerSpec> AllSpecs() {
   std::vector<OptimizerSpec> specs;
   for (const OptimizerRow& row : Optimizers()) {
     OptimizerSpec spec;
-    spec.name = row.name;
+    static_cast<OptimizerSettings&>(spec) = row.defaults;
     specs.push_back(spec);
     for (const OptimizerParameter* const parameter : row.parameters) {
       for (const OptimizerNumber& number : parameter->numbers) spec.*number.value = 0.5;
@@ -29,6 +29,12 @@ std::vector<OptimizerSpec> AllSpecs() {
     EXPECT_TRUE(ValidateOptimizer(spec).ok());
     specs.push_back(spec);
   }
+  OptimizerSpec nesterov;
+  nesterov.name = OptimizerName::kSgd;
+  nesterov.momentum = 0.5;
+  nesterov.nesterov = true;
+  EXPECT_TRUE(ValidateOptimizer(nesterov).ok());
+  specs.push_back(nesterov);
   return specs;
 }
 
@@ -69,7 +75,7 @@ TEST(Rules, EqualTheReferenceAtEveryLength) {
       SCOPED_TRACE(n);
       RuleArrays expected(fields, 1, n, n, n);
       RuleArrays found(fields, 1, n, n, n);
-      expected.FillRandomly(&random);
+      FillRandomly(spec, &random, &expected);
       CheckEqual(rule, reference, spec, n + 1, &expected, &found);
     }
   });
@@ -90,7 +96,7 @@ TEST(Rules, EqualTheReferenceOnStridedRows) {
       SCOPED_TRACE(std::to_string(s.rows) + " x " + std::to_string(s.cols));
       RuleArrays expected(fields, s.rows, s.cols, s.ld, s.grad_ld);
       RuleArrays found(fields, s.rows, s.cols, s.ld, s.grad_ld);
-      expected.FillRandomly(&random);
+      FillRandomly(spec, &random, &expected);
       CheckEqual(rule, reference, spec, 5, &expected, &found);
     }
   });
@@ -104,7 +110,7 @@ TEST(Rules, EqualTheReferenceAtEveryAlignment) {
       SCOPED_TRACE(shift);
       RuleArrays expected(fields, 1, 100, 100, 100);
       RuleArrays found(fields, 1, 100, 100, 100, shift);
-      expected.FillRandomly(&random);
+      FillRandomly(spec, &random, &expected);
       CheckEqual(rule, reference, spec, 1, &expected, &found);
     }
   });

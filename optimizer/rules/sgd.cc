@@ -1,7 +1,5 @@
-#include <memory>
-
 #include "base/job/optimizers.h"
-#include "base/numerics/flush_denormals.h"
+#include "optimizer/rules/element_rule.h"
 #include "optimizer/update_rule.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -20,20 +18,11 @@ namespace {
 struct SgdScalars {
   float grad_scale = 1;
   float weight_decay = 0;
+  bool has_buffer = false;
+  bool nesterov = false;
   float momentum = 0;
+  float one_minus_dampening = 1;  // 1 in the first update
   float lr = 0;
-};
-
-// `rows` x `cols` elements; row r of the gradient begins at grad + r * grad_ld, that of the others
-// at r * ld. No two arrays overlap. `momentum_buffer_or_null` is null if there is no momentum.
-struct SgdTile {
-  size_t rows = 0;
-  size_t cols = 0;
-  const float* grad = nullptr;
-  size_t grad_ld = 0;
-  float* weight = nullptr;
-  float* momentum_buffer_or_null = nullptr;
-  size_t ld = 0;
 };
 
 }  // namespace
@@ -47,14 +36,17 @@ namespace {
 
 namespace hn = hwy::HWY_NAMESPACE;
 
-// SGD with the formula of torch.optim.SGD, dampening 0 and coupled decay (part of the gradient).
-// Each operation on an element is rounded on its own, in this order:
+// SGD with the formula of torch.optim.SGD and coupled decay (part of the gradient); its momentum is
+// that of Sutskever et al., "On the importance of initialization and momentum in deep learning",
+// 2013. Each operation on an element is rounded on its own, in this order:
 //
 //   g = grad * grad_scale + weight_decay * p
-//   b = momentum * b + g
-//   p = p - lr * b                     without momentum: p - lr * g
+//   b = momentum * b + one_minus_dampening * g
+//   u = b                              Nesterov: g + momentum * b; without momentum: g
+//   p = p - lr * u
 //
-// torch begins with b = g; a b of zeros gives the same.
+// torch begins with b = g; a b of zeros and no dampening give the same.
+template <bool kNesterov>
 struct SgdLoop {
   // `momentum_buffer` is absent if there is no momentum.
   template <class D, class... Buffer>
@@ -63,24 +55,32 @@ struct SgdLoop {
     const auto p = hn::LoadU(d, weight);
     const auto g = hn::Add(hn::Mul(hn::LoadU(d, grad), hn::Set(d, s.grad_scale)),
                            hn::Mul(hn::Set(d, s.weight_decay), p));
-    auto b = g;
+    auto u = g;
     if constexpr (sizeof...(momentum_buffer) == 1) {
       float* const buffer = (momentum_buffer, ...);
-      b = hn::Add(hn::Mul(hn::Set(d, s.momentum), hn::LoadU(d, buffer)), g);
-      hn::StoreU(b, d, buffer);
+      const auto momentum = hn::Set(d, s.momentum);
+      u = hn::Add(hn::Mul(momentum, hn::LoadU(d, buffer)),
+                  hn::Mul(hn::Set(d, s.one_minus_dampening), g));
+      hn::StoreU(u, d, buffer);
+      if constexpr (kNesterov) u = hn::Add(g, hn::Mul(momentum, u));
     }
-    hn::StoreU(hn::Sub(p, hn::Mul(hn::Set(d, s.lr), b)), d, weight);
+    hn::StoreU(hn::Sub(p, hn::Mul(hn::Set(d, s.lr), u)), d, weight);
   }
   SgdScalars s;
 };
 
-void SgdKernel(const SgdScalars& scalars, const SgdTile& tile) {
-  const SgdLoop loop{scalars};
-  if (tile.momentum_buffer_or_null != nullptr) {
-    UpdateTile(loop, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.ld, tile.weight,
-               tile.momentum_buffer_or_null);
+void SgdKernel(const SgdScalars& scalars, const RuleTile& tile) {
+  const TileState& state = tile.state;
+  const auto update = [&](const auto& loop, auto... buffer) HWY_ATTR {
+    UpdateTile(loop, tile.rows, tile.cols, tile.grad, tile.grad_ld, state.ld, state.weight,
+               buffer...);
+  };
+  if (!scalars.has_buffer) {
+    update(SgdLoop<false>{scalars});
+  } else if (scalars.nesterov) {
+    update(SgdLoop<true>{scalars}, state.field[0]);
   } else {
-    UpdateTile(loop, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.ld, tile.weight);
+    update(SgdLoop<false>{scalars}, state.field[0]);
   }
 }
 
@@ -95,62 +95,42 @@ namespace {
 
 HWY_EXPORT(SgdKernel);
 
-void Sgd(const SgdScalars& scalars, const SgdTile& tile) {
+void Sgd(const SgdScalars& scalars, const RuleTile& tile) {
   HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, tile);
 }
 
-void ReferenceSgd(const SgdScalars& scalars, const SgdTile& tile) {
+void ReferenceSgd(const SgdScalars& scalars, const RuleTile& tile) {
   const SgdScalars s = scalars;
-  for (size_t r = 0; r < tile.rows; ++r) {
-    for (size_t c = 0; c < tile.cols; ++c) {
-      const size_t i = r * tile.ld + c;
-      const float g =
-          tile.grad[r * tile.grad_ld + c] * s.grad_scale + s.weight_decay * tile.weight[i];
-      float b = g;
-      if (tile.momentum_buffer_or_null != nullptr) {
-        b = s.momentum * tile.momentum_buffer_or_null[i] + g;
-        tile.momentum_buffer_or_null[i] = b;
-      }
-      tile.weight[i] = tile.weight[i] - s.lr * b;
+  const TileState& state = tile.state;
+  ForEachElement(tile, [&](float grad, size_t i) {
+    const float p = state.weight[i];
+    const float g = grad * s.grad_scale + s.weight_decay * p;
+    float u = g;
+    if (s.has_buffer) {
+      u = s.momentum * state.field[0][i] + s.one_minus_dampening * g;
+      state.field[0][i] = u;
+      if (s.nesterov) u = g + s.momentum * u;
     }
-  }
+    state.weight[i] = p - s.lr * u;
+  });
 }
 
-class SgdRule final : public UpdateRule {
- public:
-  SgdRule(const OptimizerSpec& spec, Kernel kernel)
-      : spec_(spec), run_(kernel == Kernel::kReference ? ReferenceSgd : Sgd) {}
+SgdScalars ScalarsOf(const OptimizerSpec& spec, const StepScalars& step,
+                     const GroupScalars& group) {
+  const double lr = step.lr * group.lr_multiplier;
+  SgdScalars s;
+  s.grad_scale = step.grad_scale;
+  s.weight_decay = static_cast<float>(group.weight_decay);
+  s.has_buffer = !StateFields(spec).empty();
+  s.nesterov = spec.nesterov;
+  s.momentum = static_cast<float>(spec.momentum);
+  s.one_minus_dampening = static_cast<float>(step.update == 1 ? 1.0 : 1.0 - spec.dampening);
+  s.lr = static_cast<float>(lr);
+  return s;
+}
 
-  void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld, const StepScalars& step,
-           const GroupScalars& group, const TileState& state) const override {
-    SgdTile tile;
-    tile.rows = rows;
-    tile.cols = cols;
-    tile.grad = grad;
-    tile.grad_ld = grad_ld;
-    tile.weight = state.weight;
-    tile.momentum_buffer_or_null = StateFields(spec_).empty() ? nullptr : state.field[0];
-    tile.ld = state.ld;
-    SgdScalars scalars;
-    scalars.grad_scale = step.grad_scale;
-    scalars.weight_decay = static_cast<float>(group.weight_decay);
-    scalars.momentum = static_cast<float>(spec_.momentum);
-    scalars.lr = static_cast<float>(step.lr * group.lr_multiplier);
-    // The mode is set outside of the indirect call: the compiler moves no arithmetic across it.
-    ScopedFlushDenormals flush;
-    run_(scalars, tile);
-  }
-
- private:
-  const OptimizerSpec spec_;
-  void (*const run_)(const SgdScalars&, const SgdTile&);
-};
-
-const RuleRegistration kSgd(OptimizerName::kSgd,
-                            [](const OptimizerSpec& spec,
-                               Kernel kernel) -> std::unique_ptr<UpdateRule> {
-                              return std::make_unique<SgdRule>(spec, kernel);
-                            });
+constexpr ElementCode<SgdScalars> kCode = {ScalarsOf, Sgd, ReferenceSgd};
+const RuleRegistration kSgd(OptimizerName::kSgd, NewElementRule<kCode>);
 
 }  // namespace
 }  // namespace eps

@@ -10,6 +10,7 @@
 #include <deque>
 #include <vector>
 
+#include "base/job/optimizers.h"
 #include "base/testing/every_target.h"
 #include "base/testing/guarded_memory.h"
 #include "gtest/gtest.h"
@@ -105,6 +106,14 @@ struct RuleArrays {
   std::deque<GuardedMemory> memory;
   TileState state;
 };
+
+// Fills the arrays of an optimizer's tile. Sums, which some keep first, are of squares.
+inline void FillRandomly(const OptimizerSpec& spec, Random* random, RuleArrays* arrays) {
+  arrays->FillRandomly(random);
+  if (arrays->fields == 0 || std::strcmp(StateFields(spec)[0], "sum") != 0) return;
+  float* const sums = arrays->state.field[0];
+  for (size_t i = 0; i < arrays->n; ++i) sums[i] = std::fabs(sums[i]);
+}
 
 // The scalars of update `t`, with the bias corrections of `spec`.
 inline StepScalars ScalarsOfUpdate(const OptimizerSpec& spec, uint64_t t) {
