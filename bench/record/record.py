@@ -70,6 +70,12 @@ BENCHMARKS = {
         "updating, 5 against values in RocksDB (leveled, without WAL), 4 against BlobDB, at most "
         "0.20 processor seconds per GB.",
         ["//bench:nvme_bench"], [["bazel-bin/bench/nvme_bench", "384", "27"]]),
+    "spill": Benchmark(
+        "Gradients that wait on the disk",
+        "Time of a step of mode sealed with state on NVMe whose reduced gradients wait in memory / "
+        "of one whose gradients wait on the disk, per round; the states are compared at the end. "
+        "Two bf16 parts are reduced for each chunk. The goal is 0.80: at most 1.25 times the time.",
+        ["//bench:spill_bench"], [["bazel-bin/bench/spill_bench", "384", "27"]]),
     "durability": Benchmark(
         "The cost of durable state",
         "Steps of the small GPT-2 (8,192 tokens each) with durable state / without, in the "

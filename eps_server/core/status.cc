@@ -151,8 +151,10 @@ std::string ShardRouter::UpdateWaitsFor(ChunkId chunk) const {
   if (facts_.Owned(chunk)->updating) return absl::StrCat("update of chunk ", chunk.value());
   if (steps_.IsReducing(chunk)) return absl::StrCat("reduction of chunk ", chunk.value());
   if (!push_.Complete(chunk)) return push_.FirstMissing(chunk);
-  return steps_.has_decision() ? absl::StrCat("an export of step ", facts_.step - 1)
-                               : absl::StrCat("the lead's decision of step ", facts_.step);
+  if (!steps_.has_decision()) return absl::StrCat("the lead's decision of step ", facts_.step);
+  if (!facts_.cuts.pending.has_value()) return absl::StrCat("an export of step ", facts_.step - 1);
+  return absl::StrCat("the cut of step ", facts_.cuts.pending->id.step.value(),
+                      ", which waits for what shards and workers report of it");
 }
 
 std::string ShardRouter::StepWaitsFor() const {

@@ -169,7 +169,7 @@ TEST_F(JobShellTest, StartsBackendOperationsAndReportsTheirOutcome) {
   shell_->Post(event::Gate{});
   Settle();
   EXPECT_EQ(calls_, (std::vector<std::string>{"initialize 1", "read 2", "read state 3", "update 4",
-                                              "stats 5", "recycle step 6"}));
+                                              "reduce 5", "recycle step 6"}));
   EXPECT_FALSE(shell_->untouched());
   backend_->Complete(OpId(3));
   Settle();
@@ -309,6 +309,28 @@ TEST(JobShellMemory, ReservesStateAndContributionsTogether) {
     ASSERT_EQ(done->get_future().wait_for(kTimeout), std::future_status::ready);
     EXPECT_EQ(account.live_bytes(), 0u);
   }
+}
+
+TEST(JobShellMemory, StoredGradientsNeedNoMemory) {
+  JobSpec spec = TinySyntheticSpec();
+  spec.training.mode = Mode::kSealed;
+  ThreadPool pool(1);
+  TimerQueue timers;
+  MemoryAccount account;
+  ShellEnvironment environment = ShellEnvironment::Default();
+  environment.pool = &pool;
+  environment.timers = &timers;
+  environment.account = &account;
+  uint64_t reserved[2] = {};
+  for (const bool stored : {false, true}) {
+    environment.stores_gradients = stored;
+    const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+    ASSERT_TRUE(shell.ok()) << shell.status();
+    reserved[stored] = (*shell)->reserved_bytes();
+  }
+  uint64_t gradient_bytes = 0;
+  for (const Chunk& chunk : ChunkMap::Build(spec).chunks()) gradient_bytes += 4 * chunk.elements;
+  EXPECT_EQ(reserved[0] - reserved[1], gradient_bytes);
 }
 
 }  // namespace
