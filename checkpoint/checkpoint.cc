@@ -304,6 +304,13 @@ absl::StatusOr<std::unique_ptr<CheckpointReader>> CheckpointReader::Open(const s
 }
 
 absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
+  if (spec.optimizer.name != spec_.optimizer.name) {
+    const char* const name = NameOf(spec.optimizer.name);
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint.resume: ", folder_, " holds the state of optimizer ",
+        NameOf(spec_.optimizer.name), ", and the job has ", name, "; eps checkpoint convert ",
+        folder_, " --optimizer=", name, " --out=DIR converts it"));
+  }
   bool same = spec.tensors.size() == spec_.tensors.size() && StateFiles(spec) == StateFiles(spec_);
   for (size_t i = 0; same && i < spec.tensors.size(); ++i) {
     same = spec.tensors[i].name == spec_.tensors[i].name &&

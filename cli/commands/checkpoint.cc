@@ -1,7 +1,8 @@
-// `eps checkpoint {ls,digest,verify,export,save,reshard,rm}`: inspects and converts checkpoints and
-// durable state without servers or workers; `save` also reads a running job.
+// `eps checkpoint {ls,digest,verify,export,convert,save,reshard,rm}`: inspects and converts
+// checkpoints and durable state without servers or workers; `save` also reads a running job.
 
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,13 +10,19 @@
 #include "CLI/CLI.hpp"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/config/app_arguments.h"
 #include "base/config/config.h"
+#include "base/descriptor.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_export.h"
 #include "checkpoint/checkpoint_folders.h"
 #include "checkpoint/checkpoint_report.h"
+#include "checkpoint/convert/optimizer_conversion.h"
+#include "checkpoint/guard/folder_lock.h"
+#include "checkpoint/job_state.h"
 #include "cli/commands/state.h"
 #include "cli/launch/security/security_flags.h"
 
@@ -30,6 +37,8 @@ struct Arguments {
   bool force = false;
   StateArguments state;
   ExportOptions options;
+  std::string optimizer;
+  bool reset_state = false;
   std::string max_shard_size = "5GB";
 };
 
@@ -66,6 +75,30 @@ absl::Status RunExport(Arguments arguments) {
                      FormatBytes(static_cast<double>(summary.bytes)), " as ",
                      arguments.options.dtype, " in ", summary.shards,
                      summary.shards == 1 ? " file\n" : " files\n"));
+  return absl::OkStatus();
+}
+
+absl::Status RunConvert(const Arguments& arguments) {
+  ConversionOptions options;
+  options.reset_state = arguments.reset_state;
+  if (!FindName(arguments.optimizer, &options.optimizer)) {
+    return absl::InvalidArgumentError(absl::StrCat("--optimizer: expected one of ",
+                                                   absl::StrJoin(NamesOf<OptimizerName>(), ", "),
+                                                   ", found \"", arguments.optimizer, "\""));
+  }
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<JobState> from, OpenCheckpointState(arguments.folder));
+  const OptimizerSpec old = from->head().spec.optimizer;
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<JobState> converted,
+                       ConvertOptimizer(std::move(from), options));
+  EPS_ASSIGN_OR_RETURN(const Descriptor lock, LockFolder(arguments.state.out));
+  EPS_ASSIGN_OR_RETURN(const std::string checkpoint,
+                       SaveCheckpoint(*converted, arguments.state.out));
+  const OptimizerSpec& now = converted->head().spec.optimizer;
+  Print(absl::StrCat("converted: ", checkpoint, ": ", NameOf(old.name), " to ", NameOf(now.name),
+                     options.reset_state ? ", with a state of zeros\n" : "\n"));
+  if (now.lr != old.lr) Print(absl::StrCat("optimizer.lr: ", old.lr, " becomes ", now.lr, "\n"));
+  Print(absl::StrCat("next:\n  eps train --config=", checkpoint,
+                     "/eps/config.yaml --out=", arguments.state.out, " --resume=latest\n"));
   return absl::OkStatus();
 }
 
@@ -143,6 +176,13 @@ absl::Status RunCheckpoint(const std::vector<std::string>& arguments) {
                      "a folder that peft loads");
   exporter->add_option("--max-shard-size,--max_shard_size", given.max_shard_size,
                        "largest file of weights, such as 500MB (default 5GB)");
+  CLI::App* const convert = app.add_subcommand(
+      "convert", "write a checkpoint with the state of another optimizer, for a new job");
+  convert->add_option("CHECKPOINT", given.folder, "a checkpoint")->required();
+  convert->add_option("--optimizer", given.optimizer, "the new optimizer.name")->required();
+  convert->add_option("--out", given.state.out, "folder to write checkpoint-<step> to")->required();
+  convert->add_flag("--reset-state", given.reset_state,
+                    "begin with a state of zeros; needed where the old one means something else");
   const StateCommands state = AddStateCommands(&app, &given);
   EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
   if (!help.empty()) {
@@ -151,6 +191,7 @@ absl::Status RunCheckpoint(const std::vector<std::string>& arguments) {
   }
   if (verify->parsed()) return RunVerify(given.folder);
   if (exporter->parsed()) return RunExport(std::move(given));
+  if (convert->parsed()) return RunConvert(given);
   if (state.save->parsed()) return RunSave(given.state);
   if (state.reshard->parsed()) return ReshardState(given.state);
   if (state.rm->parsed()) return RunRemove(given);

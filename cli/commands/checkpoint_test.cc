@@ -19,7 +19,9 @@ TEST(CheckpointCommandTest, RefusesMalformedArguments) {
                                              {"ls", "a", "b"},
                                              {"digest", "--fast", "a"},
                                              {"export", "a"},
-                                             {"export", "a", "--out=b", "--max-shard-size=big"}}) {
+                                             {"export", "a", "--out=b", "--max-shard-size=big"},
+                                             {"convert", "a", "--out=b"},
+                                             {"convert", "a", "--out=b", "--optimizer=adamv"}}) {
     EXPECT_EQ(ExitCodeOf(RunCheckpoint(arguments)), ExitCode::kUsage);
   }
   for (const std::vector<std::string>& arguments :

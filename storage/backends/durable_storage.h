@@ -31,12 +31,12 @@ struct StorageOptions {
   std::string kind;  // dram: state in memory, cuts on disk | nvme: state on disk
   std::string path;  // a folder for this server alone
   uint64_t staging_bytes = 0;
-  // With nvme and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
-  // parameter. If false, in memory.
-  bool gradients_on_disk = true;
   bool reopen = true;  // whether to open the job that was served when the server ended
   // The most steps between two cuts whose contributions are logged. 0 disables the log.
   uint64_t log_steps = 0;
+  // With nvme and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
+  // parameter. If false, in memory.
+  bool gradients_on_disk = true;
 };
 
 // The shard that a backend serves.
