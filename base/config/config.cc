@@ -100,7 +100,7 @@ std::string HelpOf(const OptimizerParameter& parameter) {
     }
   }
   const std::string usual = absl::StrJoin(defaults, "; ", [&](std::string* out, const auto& each) {
-    absl::StrAppend(out, each.first, defaults.size() == 1 ? "" : " of " + each.second);
+    absl::StrAppend(out, each.first, defaults.size() == 1 ? "" : " for " + each.second);
   });
   return absl::StrCat(absl::StrJoin(OwnersOf(parameter), ", "), ": ", parameter.help,
                       " auto means ", usual, ".");

@@ -119,7 +119,7 @@ TEST(Config, ReferenceHasEachKeyOnce) {
   EXPECT_EQ(by_name.at("training.steps").type, "integer");
   EXPECT_EQ(by_name.at("optimizer.betas").default_value, "auto");
   EXPECT_THAT(by_name.at("optimizer.betas").help,
-              HasSubstr("auto means 0.9, 0.999 of adamw, adam, adamw_sqrtv; 0.9, 0.99 of lion."));
+              HasSubstr("auto means 0.9, 0.999 for adamw, adam, adamw_sqrtv; 0.9, 0.99 for lion."));
   EXPECT_EQ(by_name.at("optimizer.nesterov").type, "flag");
   EXPECT_THAT(by_name.at("optimizer.nesterov").help, HasSubstr("auto means false."));
   EXPECT_EQ(by_name.at("worker.rpc_timeout").default_value, "60s");

@@ -17,8 +17,8 @@ constexpr OptimizerNumber kBetaNumbers[] = {
     {"optimizer.beta2", &OptimizerSettings::beta2, &OptimizerChoices::beta2}};
 constexpr OptimizerParameter kBetas = {
     "optimizer.betas",
-    "decay of the first and second moment, of lion in the step and in what it "
-    "keeps.",
+    "decay of the first and second moment; lion has one, and decays it by the first for the step "
+    "and by the second for the next update.",
     kBelowOne, kBetaNumbers};
 
 constexpr OptimizerNumber kEpsNumber[] = {
