@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <optional>
@@ -11,10 +12,13 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/match.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/config/config.h"
 #include "base/files/files.h"
+#include "base/job/names.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 
@@ -250,8 +254,9 @@ class Importer {
   absl::Status Batch(const ordered_json& root);
   absl::Status Clipping(const ordered_json& root);
   absl::Status Optimizer(const ordered_json& root);
-  absl::Status AdamOptions(const ordered_json& params, bool adam_w, std::set<std::string>* known);
-  absl::Status SgdOptions(const ordered_json& params, std::set<std::string>* known);
+  // Parameters have the same names in DeepSpeed.
+  absl::Status Rule(const OptimizerRow& row, const ordered_json& params,
+                    std::set<std::string>* known);
   absl::Status Scheduler(const ordered_json& root);
   absl::Status WarmUp(const std::string& type, const ordered_json& params,
                       std::set<std::string>* known);
@@ -342,41 +347,33 @@ void Importer::LeaveOutOthers(const std::string& prefix, const ordered_json& par
   }
 }
 
-absl::Status Importer::AdamOptions(const ordered_json& params, bool adam_w,
-                                   std::set<std::string>* known) {
+absl::Status Importer::Rule(const OptimizerRow& row, const ordered_json& params,
+                            std::set<std::string>* known) {
   const std::string prefix = "optimizer.params.";
-  Set("optimizer", "name", "adamw");
-  if (const ordered_json* const betas = Take(params, "betas", prefix); betas != nullptr) {
-    const bool two = betas->is_array() && betas->size() == 2 && (*betas)[0].is_number() &&
-                     (*betas)[1].is_number();
-    if (!two) return Wrong(prefix + "betas", *betas, "two numbers");
-    Set("optimizer", "betas",
-        absl::StrCat("[", Number((*betas)[0].get<double>()), ", ",
-                     Number((*betas)[1].get<double>()), "]"));
+  Set("optimizer", "name", NameOf(row.name));
+  for (const OptimizerParameter* parameter : row.parameters) {
+    const char* const name = parameter->key + std::strlen("optimizer.");
+    known->insert(name);
+    const ordered_json* const value = Take(params, name, prefix);
+    if (value == nullptr) continue;
+    const size_t count = parameter->numbers.size();
+    const auto is_number = [](const ordered_json& item) { return item.is_number(); };
+    const bool fits = count == 0   ? value->is_boolean()
+                      : count == 1 ? value->is_number()
+                                   : value->is_array() && value->size() == count &&
+                                         std::all_of(value->begin(), value->end(), is_number);
+    const char* const kinds[] = {"true or false", "a number", "two numbers"};
+    if (!fits) return Wrong(prefix + name, *value, kinds[count]);
+    Set("optimizer", name, value->dump());
   }
-  EPS_ASSIGN_OR_RETURN(const auto eps, TakeNumber(params, "eps", prefix));
-  if (eps.has_value()) Set("optimizer", "eps", Number(*eps));
   const auto is = [&](const char* name, bool value) {
     return params.contains(name) && params[name].is_boolean() && params[name] == value;
   };
-  if (!adam_w && is("adam_w_mode", false)) {
-    LeaveOut(prefix + "adam_w_mode", false,
-             "not supported: the weight decay of Adam is decoupled here, as in AdamW");
-  }
   if (is("bias_correction", false)) {
     LeaveOut(prefix + "bias_correction", false, "not supported: the moments are always corrected");
   }
   if (is("amsgrad", true)) LeaveOut(prefix + "amsgrad", true, "not supported");
-  known->insert({"betas", "eps", "adam_w_mode", "bias_correction", "amsgrad", "torch_adam"});
-  return absl::OkStatus();
-}
-
-absl::Status Importer::SgdOptions(const ordered_json& params, std::set<std::string>* known) {
-  const std::string prefix = "optimizer.params.";
-  Set("optimizer", "name", "sgd");
-  EPS_ASSIGN_OR_RETURN(const auto momentum, TakeNumber(params, "momentum", prefix));
-  if (momentum.has_value()) Set("optimizer", "momentum", Number(*momentum));
-  known->insert("momentum");
+  known->insert({"adam_w_mode", "bias_correction", "amsgrad", "torch_adam"});
   return absl::OkStatus();
 }
 
@@ -386,15 +383,18 @@ absl::Status Importer::Optimizer(const ordered_json& root) {
   if (type.empty()) return absl::OkStatus();
   const std::string prefix = "optimizer.params.";
   std::set<std::string> known = {"lr", "weight_decay"};
-  if (type == "Adam" || type == "AdamW") {
-    EPS_RETURN_IF_ERROR(AdamOptions(params, type == "AdamW", &known));
-  } else if (type == "SGD") {
-    EPS_RETURN_IF_ERROR(SgdOptions(params, &known));
-  } else {
-    LeaveOut("optimizer.type", type, "not supported: the update rules are adamw and sgd");
+  OptimizerName name{};
+  if (!FindName(absl::AsciiStrToLower(type), &name)) {
+    LeaveOut(
+        "optimizer.type", type,
+        "not supported: the update rules are " + absl::StrJoin(NamesOf<OptimizerName>(), ", "));
     LeaveOutOthers(prefix, params, {});
     return absl::OkStatus();
   }
+  // Adam is AdamW there, unless this says that it is not.
+  const bool is_coupled = params.contains("adam_w_mode") && params["adam_w_mode"] == false;
+  if (name == OptimizerName::kAdam && !is_coupled) name = OptimizerName::kAdamW;
+  EPS_RETURN_IF_ERROR(Rule(RowOf(name), params, &known));
   EPS_ASSIGN_OR_RETURN(const auto lr, TakeNumber(params, "lr", prefix));
   scheduled_lr_ = lr;
   if (lr.has_value()) Set("optimizer", "lr", Number(*lr));

@@ -91,6 +91,35 @@ TEST(ImportDeepSpeedTest, KnowsTheOtherOptimizerAndSchedules) {
   EXPECT_EQ(config.optimizer.lr, 0.25);
 }
 
+TEST(ImportDeepSpeedTest, TranslatesEachOptimizerWithItsParameters) {
+  Config config = Imported(R"({"optimizer": {"type": "Adam", "params": {
+    "adam_w_mode": false, "betas": [0.8, 0.9], "eps": 1e-6, "weight_decay": 0.5}}})");
+  EXPECT_EQ(config.optimizer.name, OptimizerName::kAdam);
+  EXPECT_EQ(config.optimizer.beta1, 0.8);
+  EXPECT_EQ(config.optimizer.beta2, 0.9);
+  EXPECT_EQ(config.optimizer.eps, 1e-6);
+  EXPECT_EQ(config.optimizer.weight_decay, 0.5);
+  // DeepSpeed ignores the mode of AdamW, and the case of names.
+  config = Imported(R"({"optimizer": {"type": "adamw", "params": {"adam_w_mode": false}}})");
+  EXPECT_EQ(config.optimizer.name, OptimizerName::kAdamW);
+  config = Imported(R"({"optimizer": {"type": "SGD", "params": {
+    "momentum": 0.5, "dampening": 0, "nesterov": true}}})");
+  EXPECT_EQ(config.optimizer.name, OptimizerName::kSgd);
+  EXPECT_EQ(config.optimizer.momentum, 0.5);
+  EXPECT_EQ(config.optimizer.dampening, 0);
+  EXPECT_EQ(config.optimizer.nesterov, true);
+  config = Imported(R"({"optimizer": {"type": "Adagrad", "params": {
+    "lr_decay": 0.25, "eps": 1e-9}}})");
+  EXPECT_EQ(config.optimizer.name, OptimizerName::kAdagrad);
+  EXPECT_EQ(config.optimizer.lr_decay, 0.25);
+  EXPECT_EQ(config.optimizer.eps, 1e-9);
+  config = Imported(R"({"optimizer": {"type": "Lion", "params": {"betas": [0.95, 0.98]}}})");
+  EXPECT_EQ(config.optimizer.name, OptimizerName::kLion);
+  EXPECT_EQ(config.optimizer.beta2, 0.98);
+  config = Imported(R"({"optimizer": {"type": "Lion", "params": {}}})");
+  EXPECT_FALSE(config.optimizer.beta2.has_value());
+}
+
 TEST(ImportDeepSpeedTest, ListsEachKeyWithoutEquivalentAndWhy) {
   const std::string yaml = Yaml(R"({
     "train_micro_batch_size_per_gpu": 4,
@@ -128,12 +157,12 @@ TEST(ImportDeepSpeedTest, ListsEachKeyWithoutEquivalentAndWhy) {
 
 TEST(ImportDeepSpeedTest, ReportsSettingsThatChangeTheUpdate) {
   for (const auto& [json, text] : std::vector<std::pair<std::string, std::string>>{
-           {R"({"optimizer": {"type": "Adam", "params": {"adam_w_mode": false}}})", "decoupled"},
            {R"({"optimizer": {"type": "Adam", "params": {"bias_correction": false}}})",
             "always corrected"},
            {R"({"optimizer": {"type": "AdamW", "params": {"amsgrad": true}}})", "amsgrad"},
-           {R"({"optimizer": {"type": "SGD", "params": {"nesterov": true}}})", "nesterov"},
-           {R"({"optimizer": {"type": "Lamb", "params": {"lr": 1}}})", "adamw and sgd"},
+           {R"({"optimizer": {"type": "Adagrad", "params": {"initial_accumulator_value": 1}}})",
+            "initial_accumulator_value: 1  -- not supported"},
+           {R"({"optimizer": {"type": "Lamb", "params": {"lr": 1}}})", "adamw, sgd, adam, adagrad"},
            {R"({"scheduler": {"type": "WarmupLR", "params": {}}})", "the warm-up is linear"},
            {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}})",
             "begins at 0"},
@@ -164,6 +193,9 @@ TEST(ImportDeepSpeedTest, RefusesMalformedConfigurations) {
       {R"({"optimizer": {"type": "AdamW", "params": []}})", "optimizer.params"},
       {R"({"optimizer": {"type": "AdamW", "params": {"lr": "fast"}}})", "optimizer.params.lr"},
       {R"({"optimizer": {"type": "AdamW", "params": {"betas": [1]}}})", "two numbers"},
+      {R"({"optimizer": {"type": "AdamW", "params": {"betas": [1, "x"]}}})", "two numbers"},
+      {R"({"optimizer": {"type": "AdamW", "params": {"eps": "small"}}})", "expected a number"},
+      {R"({"optimizer": {"type": "SGD", "params": {"nesterov": 1}}})", "true or false"},
       {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_num_steps": 1.5}}})",
        "warmup_num_steps"},
       {R"({"tensorboard": true})", "tensorboard"},
