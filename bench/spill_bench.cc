@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
@@ -109,7 +110,7 @@ class State {
     Submit(ReadStateRequest{chunk.id, version_});
     return std::string(std::get<Bytes>(Take().front()).view());
   }
-  const std::vector<Chunk>& chunks() const { return chunks_.chunks(); }
+  absl::Span<const Chunk> chunks() const { return chunks_.chunks(); }
 
  private:
   UpdateRequest RequestOf(const Chunk& chunk) const {
