@@ -99,6 +99,17 @@ class VerifyMatrix(unittest.TestCase):
                                 optimizer__lr=0.1, training__clip=clip, training__parts=2,
                                 flags=["--servers=2", "--workers=2"])
 
+    def test_every_other_optimizer(self):
+        for name, settings in (
+                ("sgd", {"optimizer__momentum": 0.9, "optimizer__nesterov": "true"}),
+                ("sgd", {"optimizer__momentum": 0.9, "optimizer__dampening": 0.5}),
+                ("sgd_smartinfinity", {"optimizer__momentum": 0.9}),
+                ("adam", {}), ("adamw_sqrtv", {}), ("lion", {"optimizer__lr": 1e-4}),
+                ("adagrad", {"optimizer__lr_decay": 0.1}), ("adagrad_smartinfinity", {})):
+            with self.subTest(name=name, **settings):
+                self.verify(optimizer__name=name, training__clip="exact", training__parts=2,
+                            flags=["--servers=2", "--workers=2"], **settings)
+
     def quantized(self, weights, backward_weights, gradients, stash, warmup_steps, servers, parts,
                   model=None, **more):
         settings = {

@@ -37,10 +37,10 @@ def call(*command, timeout=TIMEOUT_SECONDS):
 
 def settings(job):
     """Returns the job as settings of EPS. Settings left to EPS's defaults have torch's values."""
-    if job.optimizer == "sgd":
-        optimizer = {"optimizer.momentum": job.momentum}
-    else:
-        optimizer = {"optimizer.betas": "%r,%r" % job.betas, "optimizer.eps": job.eps}
+    optimizer = {}
+    for name in jobs.PARAMETERS[job.optimizer]:
+        value = getattr(job, name)
+        optimizer["optimizer." + name] = "%r,%r" % value if name == "betas" else json.dumps(value)
     if job.groups:
         optimizer["optimizer.groups"] = json.dumps([
             {"match": match, "lr_multiplier": multiplier,

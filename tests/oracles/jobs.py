@@ -15,6 +15,15 @@ import tensors
 
 STEPS = 20
 
+# The fields of a job that are parameters of an optimizer.
+PARAMETERS = {
+    "adamw": ("betas", "eps"),
+    "adam": ("betas", "eps"),
+    "sgd": ("momentum", "dampening", "nesterov"),
+    "adagrad": ("lr_decay", "eps"),
+    "lion": ("betas",),
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class Job:
@@ -39,8 +48,11 @@ class Job:
     workers: int = 1
     servers: int = 1
     loss_block_tokens: int = 1024
-    optimizer: str = "adamw"  # or sgd, which has no betas and no eps
+    optimizer: str = "adamw"  # a key of PARAMETERS
     momentum: float = 0.0
+    dampening: float = 0.0
+    nesterov: bool = False
+    lr_decay: float = 0.0
     lr: float = 1e-3
     betas: tuple = (0.9, 0.999)
     eps: float = 1e-8
@@ -57,9 +69,10 @@ class Job:
     @property
     def state_fields(self):
         """Returns the names of the optimizer's state fields in torch."""
-        if self.optimizer == "adamw":
-            return ("exp_avg", "exp_avg_sq")
-        return ("momentum_buffer",) if self.momentum else ()
+        if self.optimizer == "sgd":
+            return ("momentum_buffer",) if self.momentum else ()
+        return {"adagrad": ("sum",), "lion": ("exp_avg",)}.get(self.optimizer,
+                                                               ("exp_avg", "exp_avg_sq"))
 
 
 JOBS = [
@@ -85,6 +98,27 @@ SGD_JOBS = [
         micro_batches=2, parts=2, workers=2, servers=2),
     Job(name="sgd_plain", tie_word_embeddings=False, clip="none", optimizer="sgd", lr=0.1,
         weight_decay=0.5, seed=3),
+]
+# Likewise. Each has a change of every parameter and of the decay that torch must be able to show.
+OTHER_JOBS = [
+    (Job(name="sgd_nesterov", tie_word_embeddings=True, clip="exact", optimizer="sgd", momentum=0.8,
+         nesterov=True, lr=0.05, weight_decay=0.5, seed=6, servers=2),
+     ({"momentum": 0.78}, {"nesterov": False}, {"weight_decay": 0.45})),
+    (Job(name="sgd_dampened", tie_word_embeddings=True, clip="none", optimizer="sgd", momentum=0.9,
+         dampening=0.5, lr=0.1, weight_decay=0.5, seed=7, parts=2, workers=2),
+     ({"momentum": 0.88}, {"dampening": 0.48}, {"weight_decay": 0.45})),
+    (Job(name="adam", tie_word_embeddings=True, clip="exact", optimizer="adam", betas=(0.85, 0.99),
+         eps=1e-6, weight_decay=0.3, seed=8, parts=2, servers=2, schedule="cosine",
+         warmup_steps=3),
+     ({"betas": (0.84, 0.99)}, {"betas": (0.85, 0.985)}, {"weight_decay": 0.28},
+      {"optimizer": "adamw"})),
+    (Job(name="adagrad", tie_word_embeddings=True, clip="exact", optimizer="adagrad", lr=5e-3,
+         lr_decay=0.1, eps=1e-4, weight_decay=0.3, seed=9, micro_batches=2, servers=2),
+     ({"lr_decay": 0.09}, {"eps": 1e-10}, {"weight_decay": 0.28})),
+    (Job(name="lion", tie_word_embeddings=False, clip="exact", optimizer="lion", lr=2e-4,
+         betas=(0.9, 0.98), weight_decay=1.0, seed=10, workers=2, parts=2, schedule="linear",
+         warmup_steps=2),
+     ({"betas": (0.89, 0.98)}, {"betas": (0.98, 0.9)}, {"weight_decay": 0.95})),
 ]
 # Likewise, with settings that came later.
 LATER_JOBS = [

@@ -72,6 +72,28 @@ def make_comparable(folder):
     path.write_text(json.dumps(config))
 
 
+class Lion(torch.optim.Optimizer):
+    """Algorithm 2 of "Symbolic Discovery of Optimization Algorithms" (Chen et al., 2023), which
+    torch.optim does not have."""
+
+    def __init__(self, groups, lr, betas):
+        super().__init__(groups, {"lr": lr, "betas": betas, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                moment = state.setdefault("exp_avg", torch.zeros_like(parameter))
+                mixture = beta1 * moment + (1 - beta1) * parameter.grad
+                parameter -= group["lr"] * (torch.sign(mixture) +
+                                            group["weight_decay"] * parameter)
+                state["exp_avg"] = beta2 * moment + (1 - beta2) * parameter.grad
+
+
 def new_optimizer(job, model, mistake):
     """Groups parameters as most training scripts do: only matrices decay."""
     sets = {(1.0, job.weight_decay): []}  # whose rate is that of the records
@@ -83,10 +105,11 @@ def new_optimizer(job, model, mistake):
         sets.setdefault((rule[1], decay), []).append(parameter)
     groups = [{"params": parameters, "weight_decay": decay, "lr": job.lr * multiplier}
               for (multiplier, decay), parameters in sets.items() if parameters]
-    if job.optimizer == "sgd":
-        return torch.optim.SGD(groups, lr=job.lr, momentum=job.momentum)
-    kind = torch.optim.Adam if mistake == "coupled_decay" else torch.optim.AdamW
-    return kind(groups, lr=job.lr, betas=job.betas, eps=job.eps)
+    kind = {"adamw": torch.optim.Adam if mistake == "coupled_decay" else torch.optim.AdamW,
+            "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
+            "lion": Lion}[job.optimizer]
+    parameters = {name: getattr(job, name) for name in jobs.PARAMETERS[job.optimizer]}
+    return kind(groups, lr=job.lr, **parameters)
 
 
 def new_scheduler(name, optimizer, warmup_steps, total_steps, options=None):

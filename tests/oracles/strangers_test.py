@@ -114,6 +114,20 @@ class Training(Folders):
                     other = oracle.train(dataclasses.replace(job, **change), inputs)
                     self.assertNotEqual([], compare.runs(ours, other))
 
+    def test_the_other_optimizers_match_torch(self):
+        for job, changes in jobs.OTHER_JOBS:
+            inputs, ours, theirs = self.both(job)
+            with self.subTest(job=job.name):
+                self.assertEqual([], compare.runs(ours, theirs))
+            for field in job.state_fields:
+                with self.subTest(job=job.name, field=field):
+                    self.assertEqual([], compare.moments(ours.moments[field],
+                                                         theirs.moments[field]))
+            for change in changes:
+                with self.subTest(job=job.name, change=change):
+                    other = oracle.train(dataclasses.replace(job, **change), inputs)
+                    self.assertNotEqual([], compare.runs(ours, other))
+
     def test_groups_and_label_smoothing_match_torch(self):
         (job,) = jobs.LATER_JOBS
         inputs, ours, theirs = self.both(job)
