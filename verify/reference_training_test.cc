@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/job/layout/model_layout.h"
+#include "base/job/optimizers.h"
 #include "base/numerics/flush_denormals.h"
 #include "base/numerics/rng.h"
 #include "base/testing/test_specs.h"
@@ -146,11 +147,14 @@ struct Shape {
 };
 
 TEST(ReferenceTraining, MatchesAShardBitForBit) {
-  for (const Shape& shape :
-       {Shape{1, 1, false, Clip::kNone}, Shape{2, 2, true, Clip::kLagged},
-        Shape{3, 1, true, Clip::kLagged}, Shape{1, 5, false, Clip::kLagged},
-        Shape{5, 6, true, Clip::kNone}, Shape{2, 2, true, Clip::kLagged, OptimizerName::kSgd, 0.9},
-        Shape{1, 2, false, Clip::kNone, OptimizerName::kSgd, 0}}) {
+  std::vector<Shape> shapes = {
+      {1, 1, false, Clip::kNone},  {2, 2, true, Clip::kLagged},
+      {3, 1, true, Clip::kLagged}, {1, 5, false, Clip::kLagged},
+      {5, 6, true, Clip::kNone},   {2, 2, true, Clip::kLagged, OptimizerName::kSgd, 0.9}};
+  for (const OptimizerRow& row : Optimizers()) {
+    shapes.push_back({1, 2, false, Clip::kNone, row.name, 0});
+  }
+  for (const Shape& shape : shapes) {
     JobSpec spec = SpecFor(shape.parts, shape.micro_batches, shape.tied);
     spec.training.clip = shape.clip;
     spec.optimizer.name = shape.optimizer;
