@@ -145,7 +145,7 @@ TEST_F(OptimizerConversionTest, SavesACheckpointOfTheNewJob) {
   EXPECT_EQ(config.optimizer.beta2, 0.95);
   EXPECT_EQ(config.training.eval_steps, 3u);
   const std::vector<ChunkId> all = (*read)->ChunksOf(ShardId(0), 1);
-  // What was never written is zero in a checkpoint.
+  // A residual that was never written is zero in a checkpoint.
   std::map<std::tuple<ChunkId, StageId, PartId>, std::string> residuals;
   for (const CutResidual& r : *(*read)->ReadResiduals(all)) {
     residuals[{r.chunk, r.use, r.part}] = std::string(r.bytes.view());
