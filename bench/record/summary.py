@@ -78,6 +78,8 @@ FIGURES = (
     judged("nvme", "writing state to NVMe", "the disk alone", "write / raw write"),
     judged("nvme", "updating state on NVMe", "the disk alone", "update / raw read and write"),
     judged("nvme", "writing state to NVMe", "RocksDB without WAL", "write / RocksDB, no WAL"),
+    judged("spill", "step of mode sealed, gradients on NVMe", "gradients in memory",
+           "step with gradients in memory / on disk"),
     judged("nvme", "processor time of a write", "0.20 s/GB",
            r"0\.20 processor s/GB / those of write"),
     figure("plans", "error of planned step times, %", "measured steps",
