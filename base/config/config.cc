@@ -78,7 +78,8 @@ std::string PrintNumbers(const OptimizerParameter& parameter, const OptimizerCho
   return is_open ? kAuto : ListKind<NumberKind>::Print(numbers);
 }
 
-// Returns "text (auto: its default)" with the names of the optimizers that have a parameter.
+// Returns the help of a parameter, after the names of the optimizers that have it and before the
+// defaults that auto stands for.
 std::string HelpOf(const OptimizerParameter& parameter) {
   std::vector<std::pair<std::string, std::string>> defaults;  // text, names
   for (const OptimizerRow& row : Optimizers()) {

@@ -56,6 +56,9 @@ absl::StatusOr<OptimizerSettings> SettingsOf(const OptimizerSpec& from,
     for (const OptimizerNumber& number : parameter->numbers) {
       choices.*number.choice = from.*number.value;
     }
+    if (const OptimizerFlag* const flag = parameter->flag_or_null) {
+      choices.*flag->choice = from.*flag->value;
+    }
   }
   return ResolveOptimizer(choices);
 }

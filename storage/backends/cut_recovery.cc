@@ -23,12 +23,6 @@ uint64_t NewNonce() {
   return uint64_t{random()} << 32 | random();
 }
 
-// Returns `status`, extended by how to free space if the disk is full.
-absl::Status NameOtherJobs(const absl::Status& status, const DurableOptions& options) {
-  if (!absl::IsResourceExhausted(status) || options.other_jobs.empty()) return status;
-  return absl::ResourceExhaustedError(absl::StrCat(status.message(), options.other_jobs));
-}
-
 // Creates the job's files in a folder that has another name until they are complete. That folder
 // never holds state, so the remains of an interrupted creation are removed. A folder with the job's
 // own name, which the catalogue does not name, may hold state and is set aside.
@@ -86,7 +80,7 @@ absl::Status CutEngine::FindOrCreate(const JobSpec& spec, Disk* disk, const Dura
   }
   if (!absl::IsNotFound(known.status())) return known.status();
   identity->nonce = NewNonce();
-  EPS_RETURN_IF_ERROR(NameOtherJobs(CreateExtents(options, disk, layout, *identity), options));
+  EPS_RETURN_IF_ERROR(options.NameOtherJobs(CreateExtents(options, disk, layout, *identity)));
   CatalogueJob job;
   job.id = identity->job;
   job.spec_text = spec.ToText();
@@ -119,8 +113,7 @@ absl::Status CutEngine::Open(const JobSpec& spec, ShardId shard, uint32_t shards
   identity.shard = shard.value();
   identity.shards = shards;
   catalogue_ = options.catalogue;
-  Disk* const disk =
-      options.blocking_disk_or_null != nullptr ? options.blocking_disk_or_null : options.disk;
+  Disk* const disk = options.blocking();
   EPS_RETURN_IF_ERROR(FindOrCreate(spec, disk, options, &identity));
   const ExtentLayout& layout = files_->layout();
   EPS_RETURN_IF_ERROR(Extents::CheckHeaders(disk, options.folder, layout, identity));
@@ -134,7 +127,7 @@ absl::Status CutEngine::Open(const JobSpec& spec, ShardId shard, uint32_t shards
   const absl::StatusOr<uint64_t> free_bytes = disk->FreeBytes(options.folder);
   // Otherwise the memory did not suffice.
   const bool no_room = free_bytes.ok() && *free_bytes < ContributionLog::FileBytes(options.log);
-  return no_room ? NameOtherJobs(opened, options) : opened;
+  return no_room ? options.NameOtherJobs(opened) : opened;
 }
 
 // ---- Recovery.

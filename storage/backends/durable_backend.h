@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/executor.h"
 #include "base/job/layout/chunk_map.h"
@@ -40,6 +41,11 @@ struct DurableOptions {
   LogRoom log;                  // for the contribution log; none by default
   // Appended to the error for a full disk: the space that other jobs take, and how to free it.
   std::string other_jobs;
+
+  // The files for calls that block.
+  Disk* blocking() const { return blocking_disk_or_null != nullptr ? blocking_disk_or_null : disk; }
+  // Returns `status`, extended by `other_jobs` if the disk is full.
+  absl::Status NameOtherJobs(const absl::Status& status) const;
 };
 
 // A job that the catalogue does not know is new: the functions write its two slot files in full,

@@ -148,14 +148,9 @@ absl::Status TieredState::Open(const JobSpec& spec, ShardId shard, uint32_t shar
 }
 
 absl::Status TieredState::OpenGradients(const DurableOptions& options) {
-  Disk* const blocking =
-      options.blocking_disk_or_null != nullptr ? options.blocking_disk_or_null : options.disk;
   absl::StatusOr<std::unique_ptr<GradientArea>> area =
-      GradientArea::Open(blocking, options.disk, options.folder, files_.layout());
-  if (absl::IsResourceExhausted(area.status())) {
-    return absl::ResourceExhaustedError(absl::StrCat(area.status().message(), options.other_jobs));
-  }
-  EPS_RETURN_IF_ERROR(area.status());
+      GradientArea::Open(options.blocking(), options.disk, options.folder, files_.layout());
+  EPS_RETURN_IF_ERROR(options.NameOtherJobs(area.status()));
   gradients_ = *std::move(area);
   stores_gradients_->StoreGradients(gradients_.get());
   return absl::OkStatus();
@@ -457,6 +452,11 @@ void TieredState::SetAll(std::optional<Version> version) {
 
 }  // namespace
 }  // namespace durable
+
+absl::Status DurableOptions::NameOtherJobs(const absl::Status& status) const {
+  if (!absl::IsResourceExhausted(status) || other_jobs.empty()) return status;
+  return absl::ResourceExhaustedError(absl::StrCat(status.message(), other_jobs));
+}
 
 namespace {
 

@@ -45,28 +45,26 @@ void GateTable::SetUntil(const std::string& holder, uint64_t step, uint64_t at_m
   ends_ms_[holder] = at_ms;
 }
 
-void GateTable::Lift(const std::string& holder) {
+void GateTable::Erase(const std::string& holder) {
   gates_.erase(holder);
   ends_ms_.erase(holder);
   if (holder != kDriverHolder) numbers_.erase(holder);
+}
+
+void GateTable::Lift(const std::string& holder) {
+  Erase(holder);
   driver_spoke_ |= holder == kDriverHolder;
   ++revision_;
 }
 
 bool GateTable::LiftEnded(uint64_t now_ms) {
-  bool ended = false;
-  for (auto it = ends_ms_.begin(); it != ends_ms_.end();) {
-    if (it->second > now_ms) {
-      ++it;
-      continue;
-    }
-    gates_.erase(it->first);
-    numbers_.erase(it->first);
-    it = ends_ms_.erase(it);
-    ended = true;
+  std::vector<std::string> ended;
+  for (const auto& [holder, at_ms] : ends_ms_) {
+    if (at_ms <= now_ms) ended.push_back(holder);
   }
-  if (ended) ++revision_;
-  return ended;
+  for (const std::string& holder : ended) Erase(holder);
+  if (!ended.empty()) ++revision_;
+  return !ended.empty();
 }
 
 std::optional<uint64_t> GateTable::NextEnd() const {

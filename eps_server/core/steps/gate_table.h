@@ -65,6 +65,9 @@ class GateTable {
   uint64_t FirstBorder() const;
 
  private:
+  // Removes the gate of a holder, if it has one.
+  void Erase(const std::string& holder);
+
   // The last answer of a shard.
   struct Answer {
     uint64_t revision = 0;

@@ -62,6 +62,9 @@ TEST(GateTable, RemembersTheDriversLastNumber) {
   EXPECT_EQ(table.LastNumber("save/1"), 0u) << "it has no gate";
   table.Lift("driver");
   EXPECT_EQ(table.LastNumber("driver"), 7u);
+  table.SetUntil("driver", 3, 100);
+  EXPECT_TRUE(table.LiftEnded(100));
+  EXPECT_EQ(table.LastNumber("driver"), 7u) << "although its gate has lapsed";
 }
 
 TEST(GateTable, TheDriverSpeaksForItself) {

@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "base/ids.h"
-#include "compression/codec.h"
 #include "eps/v1/shard.pb.h"
 #include "eps_server/core/desk_queries.h"
 #include "eps_server/core/events.h"
 #include "eps_server/core/outbox.h"
 #include "eps_server/core/shard_facts.h"
+#include "optimizer/reduced_gradient.h"
 #include "optimizer/update_request.h"
 
 namespace eps {
