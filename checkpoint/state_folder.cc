@@ -283,7 +283,10 @@ absl::StatusOr<std::vector<StateFolder::Leftover>> StateFolder::Leftovers(
 
 std::vector<StateFolder::Lost> StateFolder::AllLost() const {
   std::set<std::string> folders = {path_};  // path_ may be a server's own
-  for (const Server& server : servers_) folders.insert(server.folder);
+  for (const Server& server : servers_) {
+    const std::vector<std::string> own = server.storage->Directories();
+    folders.insert(own.begin(), own.end());
+  }
   std::set<std::string> paths;
   for (const std::string& folder : folders) {
     std::error_code error;  // one of a mounted disk may be unreadable, and then is none of ours
@@ -306,11 +309,15 @@ absl::StatusOr<std::string> StateFolder::ShowPart(const Part& part) {
   const auto name = [](std::string* out, const CatalogueCut& cut) {
     out->append(CutName(cut.border.id));
   };
+  const uint32_t count = part.job.placement.drives;
+  const std::string drives =
+      count == 0 ? "" : absl::StrCat(" on ", count, count == 1 ? " drive" : " drives");
   const bool is_served = served.has_value() && served->id == part.job.id;
   return absl::StrCat("  ", part.server->folder, ": shard ", part.job.shard, " of ",
                       part.job.shards, ", term ", part.job.promised.value(),
                       ", cuts: ", part.cuts.empty() ? "none" : absl::StrJoin(part.cuts, ", ", name),
-                      ", ", FormatCount(bytes), " bytes", is_served ? ", served" : "", "\n");
+                      ", ", FormatCount(bytes), " bytes", drives, is_served ? ", served" : "",
+                      "\n");
 }
 
 absl::StatusOr<std::string> StateFolder::ShowJob(JobId job) const {

@@ -46,7 +46,7 @@ Shard ShardOf(const JobState& state, ShardId id, uint32_t servers) {
   shard.residual_bytes = ResidualBudget(spec, state.chunks(), shard.owned, /*durable=*/true);
   const ExtentLayout layout(state.chunks(), shard.owned, 1 + StateFields(spec.optimizer).size(),
                             shard.residual_bytes, spec.training.parts);
-  shard.bytes = 2 * layout.file_bytes();
+  shard.bytes = 2 * layout.slot_bytes();
   shard.staging_bytes = kAhead * layout.largest_area_bytes();
   return shard;
 }
@@ -151,6 +151,7 @@ absl::StatusOr<std::string> ConfigFor(const JobState& state, uint32_t servers,
   EPS_RETURN_IF_ERROR(config.MergeYaml(state.head().config, "the job's configuration"));
   EPS_RETURN_IF_ERROR(config.Set("servers.addresses", absl::StrCat(servers)));
   config.storage.path = out;
+  config.storage.drives.clear();
   if (config.storage.kind == "auto") config.storage.kind = "dram";
   return config.ToYaml();
 }

@@ -250,6 +250,13 @@ class CrashTest(unittest.TestCase):
                             "storage.path": os.path.join(TMP, "dram", "state"),
                             "storage.staging": "128KiB", "storage.cut_steps": 2})
 
+    def test_state_on_three_drives(self):
+        drives = [os.path.join(TMP, "drives", name) for name in "abc"]
+        self.check("drives", {"servers.addresses": 2, "training.clip": "exact",
+                              "quantization.gradients": "topk:0.2",
+                              "storage.path": os.path.join(TMP, "drives", "state"),
+                              "storage.drives": ",".join(drives), "storage.cut_steps": 2})
+
     def test_contributions_logged(self):
         self.check("logged", {"servers.addresses": 2, "worker.count": 2, "training.parts": 2,
                               "training.clip": "lagged", "quantization.gradients": "topk:0.2",

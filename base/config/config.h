@@ -135,6 +135,7 @@ struct QuantizationConfig : CodecSettings {
 struct StorageConfig {
   std::string kind = "auto";  // auto | dram | nvme
   std::string path;
+  std::vector<std::string> drives;         // folders that hold tensors instead of `path`
   uint64_t staging = uint64_t{256} << 20;  // bytes
   std::string cut_steps = "auto";          // auto | a number
   uint64_t cut_seconds = 300;              // most seconds between cuts; 0 sets no limit

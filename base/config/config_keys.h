@@ -94,6 +94,10 @@ void StorageKeys(V* v, StorageConfig* s) {
   v->Key("storage.path", &s->path, AnyValue(),
          "Data folder of one server; eps train creates one folder per server in it. If it is "
          "empty, nvme keeps the state in checkpoint.dir/state, and dram writes nothing.");
+  v->Key("storage.drives", &s->drives, AnyValue(),
+         "Folders, one on each drive, over which a server spreads its tensors; the catalogue and "
+         "the log stay in storage.path, which has to be set. eps train creates one folder per "
+         "server in each. Keep their order: a server refuses drives that were exchanged.");
   v->Key("storage.staging", &s->staging, SizeText(),
          "Memory of a server for chunks in transfer from or to its disk.");
   v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),

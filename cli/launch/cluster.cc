@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "base/check.h"
+#include "base/config/command_line.h"
 #include "base/files/files.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
@@ -94,7 +95,13 @@ absl::Status Cluster::StartServers(uint32_t count) {
     Child server{absl::StrCat("server ", i), argv, /*variables=*/{}, nullptr};
     if (config_.storage.durable()) {
       EPS_ASSIGN_OR_RETURN(const std::string folder, StorageFolder(config_));
-      server.argv.push_back(absl::StrCat("--storage.path=", folder, "/server-", i));
+      const std::string own = absl::StrCat("/server-", i);
+      server.argv.push_back(absl::StrCat("--storage.path=", folder, own));
+      if (!config_.storage.drives.empty()) {
+        std::vector<std::string> drives = config_.storage.drives;
+        for (std::string& drive : drives) drive += own;
+        server.argv.push_back(absl::StrCat("--storage.drives=", ListText(drives)));
+      }
     }
     EPS_ASSIGN_OR_RETURN(ReservedPort port, ReservedPort::Take());
     server.argv.push_back(absl::StrCat("--listen=", port.address()));

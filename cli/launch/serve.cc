@@ -8,6 +8,7 @@
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "cli/launch/security/security_flags.h"
+#include "cli/launch/state/state_home.h"
 #include "eps_server/server.h"
 #include "storage/cuts/cut.h"
 
@@ -76,9 +77,11 @@ absl::Status RunServe(const Config& config) {
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   options.cut_ms = std::min(config.storage.cut_seconds, kLongestCutSeconds) * 1000;
   EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));
+  EPS_RETURN_IF_ERROR(CheckDrives(config.storage));
   if (config.storage.durable()) {
     options.storage = StorageOptions{config.storage.tier(), config.storage.path,
                                      config.storage.staging, config.storage.reopen, log_steps};
+    options.storage->drives = config.storage.drives;
   }
   options.drain_timeout_ms = static_cast<uint64_t>(config.servers.drain_timeout_ms);
   options.scrub_bytes_per_second = config.storage.scrub;

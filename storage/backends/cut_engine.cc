@@ -133,14 +133,14 @@ void CutEngine::WriteResiduals(PendingCut* cut, uint8_t* buffer, uint64_t at) {
   if (cut->residuals->left() == 0) {
     files_->staging()->Release(buffer);
     cut->kept->record.residuals_crc32c = cut->residuals->crc32c();
-    files_->MarkDirty(slot);
+    files_->MarkDirty(slot, /*drive=*/0);
     return SyncSlots(cut, 0);
   }
   const size_t filled =
       cut->residuals->Fill(absl::MakeSpan(buffer, files_->staging()->buffer_bytes()));
   const size_t size = RoundUpTo(filled, kDiskBlock);
   std::fill(buffer + filled, buffer + size, uint8_t{0});
-  files_->extents()->file(slot)->Write(
+  files_->extents()->residual_file(slot)->Write(
       files_->layout().residual_offset() + at, absl::MakeConstSpan(buffer, size),
       in_flight_->Posted(Lane::kBackground,
                          [this, cut, buffer, at, size](const absl::Status& status) {

@@ -23,26 +23,40 @@ uint64_t NewNonce() {
   return uint64_t{random()} << 32 | random();
 }
 
-// Creates the job's files in a folder that has another name until they are complete. That folder
-// never holds state, so the remains of an interrupted creation are removed. A folder with the job's
-// own name, which the catalogue does not name, may hold state and is set aside.
+// ResourceExhausted unless two files of `bytes` fit beside `created`, which becomes `folder`.
+absl::Status CheckRoom(Disk* disk, const std::string& created, const std::string& folder,
+                       uint64_t bytes) {
+  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(created));
+  if (2 * bytes <= free_bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat(
+      folder, ": two slots of ", bytes, " bytes want ", 2 * bytes, " bytes, and ", free_bytes,
+      " are free: ", 2 * bytes - free_bytes,
+      " are missing; free them, choose another storage.path or more storage.drives, or spread the "
+      "job over more servers (servers.addresses)"));
+}
+
+// Creates the job's files in folders that have other names until they are complete. Those never
+// hold state, so the remains of an interrupted creation are removed. A folder with the job's own
+// name, which the catalogue does not name, may hold state and is set aside.
 absl::Status CreateExtents(const DurableOptions& options, Disk* disk, const ExtentLayout& layout,
                            const ExtentIdentity& identity) {
-  const std::string created = NewFolderOf(options.folder);
-  EPS_RETURN_IF_ERROR(RemoveJobFolder(disk, created));
-  EPS_RETURN_IF_ERROR(disk->CreateFolder(created));
-  EPS_RETURN_IF_ERROR(SetAside(disk, options.folder).status());
-  const uint64_t wanted = 2 * layout.file_bytes();
-  EPS_ASSIGN_OR_RETURN(const uint64_t free_bytes, disk->FreeBytes(created));
-  if (wanted > free_bytes) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        options.folder, ": two slots of ", layout.file_bytes(), " bytes want ", wanted,
-        " bytes, and ", free_bytes, " are free: ", wanted - free_bytes,
-        " are missing; free them, choose another storage.path, or spread the job over more "
-        "servers (servers.addresses)"));
+  const Extents::Folders folders = options.job_folders();
+  for (const std::string& folder : folders) {
+    EPS_RETURN_IF_ERROR(RemoveJobFolder(disk, NewFolderOf(folder)));
+    EPS_RETURN_IF_ERROR(disk->CreateFolder(NewFolderOf(folder)));
+    EPS_RETURN_IF_ERROR(SetAside(disk, folder).status());
+  }
+  Extents::Folders created;
+  for (const std::string& folder : options.slot_folders()) {
+    created.push_back(NewFolderOf(folder));
+    const uint64_t bytes = layout.file_bytes(static_cast<uint32_t>(created.size() - 1));
+    EPS_RETURN_IF_ERROR(CheckRoom(disk, created.back(), folder, bytes));
   }
   EPS_RETURN_IF_ERROR(Extents::Create(disk, created, layout, identity));
-  return disk->Rename(created, options.folder);
+  for (const std::string& folder : folders) {
+    EPS_RETURN_IF_ERROR(disk->Rename(NewFolderOf(folder), folder));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckKnown(const CatalogueJob& known, const JobSpec& spec, ShardId shard,
@@ -87,6 +101,7 @@ absl::Status CutEngine::FindOrCreate(const JobSpec& spec, Disk* disk, const Dura
   job.shard = identity->shard;
   job.shards = identity->shards;
   job.extents_nonce = identity->nonce;
+  job.placement = layout.placement();
   return catalogue_->AddJob(job);
 }
 
@@ -116,9 +131,10 @@ absl::Status CutEngine::Open(const JobSpec& spec, ShardId shard, uint32_t shards
   Disk* const disk = options.blocking();
   EPS_RETURN_IF_ERROR(FindOrCreate(spec, disk, options, &identity));
   const ExtentLayout& layout = files_->layout();
-  EPS_RETURN_IF_ERROR(Extents::CheckHeaders(disk, options.folder, layout, identity));
+  const Extents::Folders folders = options.slot_folders();
+  EPS_RETURN_IF_ERROR(Extents::CheckHeaders(disk, folders, layout, identity));
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<Extents> extents,
-                       Extents::Open(options.disk, options.folder, layout, identity));
+                       Extents::Open(options.disk, folders, layout, identity));
   files_->Open(std::move(extents));
   EPS_RETURN_IF_ERROR(LoadCuts());
   const absl::Status opened =
@@ -243,8 +259,8 @@ absl::Status CutEngine::BeginRestore(const CutId& base, Term term, CatalogueCut*
     MutexLock lock(&mu_);
     const SlotTable::KeptCut* const kept = table_.FindDurable(base);
     if (kept == nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat(files_->extents()->file(0)->path(), ": this shard has no ", NameOf(base)));
+      return absl::NotFoundError(absl::StrCat(files_->extents()->residual_file(0)->path(),
+                                              ": this shard has no ", NameOf(base)));
     }
     *record = kept->record;
   }
@@ -295,7 +311,7 @@ void CutEngine::ReadResiduals(OpId op, const CatalogueCut& record,
   const uint64_t bytes = std::min(reader->left(), files_->staging()->buffer_bytes());
   const uint64_t size = RoundUpTo(bytes, kDiskBlock);
   files_->extents()
-      ->file(record.residuals_slot)
+      ->residual_file(record.residuals_slot)
       ->Read(files_->layout().residual_offset() + at, absl::MakeSpan(buffer, size),
              in_flight_->Posted(Lane::kBackground, [=](absl::Status status) {
                if (status.ok()) status = reader->Take(absl::MakeConstSpan(buffer, bytes));
@@ -374,7 +390,7 @@ void CutEngine::ScrubResiduals(OpId op, const ScrubCursor::Place& place) {
   files_->staging()->Acquire(Lane::kBackground, [=](uint8_t* buffer) {
     const uint64_t size = RoundUpTo(place.residuals_bytes, kDiskBlock);
     files_->extents()
-        ->file(place.slot)
+        ->residual_file(place.slot)
         ->Read(files_->layout().residual_offset() + place.residuals_at,
                absl::MakeSpan(buffer, size),
                in_flight_->Posted(Lane::kBackground, [=](absl::Status status) {
@@ -429,9 +445,10 @@ absl::Status CutEngine::Contain(const ScrubCursor::Place& place, const absl::Sta
 }
 
 absl::Status CutEngine::OfResiduals(uint32_t slot, const absl::Status& status) const {
-  return absl::Status(status.code(),
-                      absl::StrCat(files_->extents()->file(slot)->path(), ": residuals at offset ",
-                                   files_->layout().residual_offset(), ": ", status.message()));
+  return absl::Status(
+      status.code(),
+      absl::StrCat(files_->extents()->residual_file(slot)->path(), ": residuals at offset ",
+                   files_->layout().residual_offset(), ": ", status.message()));
 }
 
 }  // namespace eps::durable

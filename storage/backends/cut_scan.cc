@@ -68,7 +68,7 @@ absl::Status CutScan::CheckFooters() const {
   if (crc == cut_.extents_crc32c) return absl::OkStatus();
   const Extents& extents = *files_->extents();
   return absl::DataLossError(absl::StrCat(
-      extents.file(0)->path(), ", ", extents.file(1)->path(), ": footers of ",
+      extents.residual_file(0)->path(), ", ", extents.residual_file(1)->path(), ": footers of ",
       NameOf(cut_.border.id), ": CRC32C ", absl::Hex(cut_.extents_crc32c, absl::kZeroPad8),
       " expected, ", absl::Hex(crc, absl::kZeroPad8), " found"));
 }

@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/job/layout/chunk_map.h"
 #include "storage/cuts/catalogue.h"
@@ -29,7 +30,10 @@ struct DurableOptions {
   // thread, as simulations do. Null means `disk`.
   Disk* blocking_disk_or_null = nullptr;
   Catalogue* catalogue = nullptr;  // borrowed; no other backend uses it at the same time
-  std::string folder;              // for this job's extents alone
+  std::string folder;              // for this job's files alone
+  // A folder of this job on each drive, which then hold its slots and stored gradients, in the
+  // order in which the job was created. If empty, `folder` holds them.
+  std::vector<std::string> drive_folders;
   // Memory for chunks on their way to and from the disk, charged to the account: at least one chunk
   // with all its arrays, and its gradient if that is on the disk; four keep a disk busy. More than
   // one buffer per chunk is never reserved.
@@ -42,10 +46,23 @@ struct DurableOptions {
   // Appended to the error for a full disk: the space that other jobs take, and how to free it.
   std::string other_jobs;
 
+  // The folders of slots, one per drive.
+  std::vector<std::string> slot_folders() const {
+    return drive_folders.empty() ? std::vector<std::string>{folder} : drive_folders;
+  }
+  // All folders of the job.
+  std::vector<std::string> job_folders() const {
+    std::vector<std::string> folders = drive_folders;
+    folders.push_back(folder);
+    return folders;
+  }
   // The files for calls that block.
   Disk* blocking() const { return blocking_disk_or_null != nullptr ? blocking_disk_or_null : disk; }
   // Returns `status`, extended by `other_jobs` if the disk is full.
-  absl::Status NameOtherJobs(const absl::Status& status) const;
+  absl::Status NameOtherJobs(const absl::Status& status) const {
+    if (!absl::IsResourceExhausted(status) || other_jobs.empty()) return status;
+    return absl::ResourceExhaustedError(absl::StrCat(status.message(), other_jobs));
+  }
 };
 
 // A job that the catalogue does not know is new: the functions write its two slot files in full,

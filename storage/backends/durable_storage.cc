@@ -1,6 +1,7 @@
 #include "storage/backends/durable_storage.h"
 
 #include <chrono>
+#include <filesystem>
 #include <set>
 #include <thread>
 #include <utility>
@@ -10,10 +11,13 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/cuts/drives/drive_placement.h"
 #include "storage/cuts/rocksdb_store.h"
 
 namespace eps {
 namespace {
+
+namespace fs = std::filesystem;
 
 // A process that was just killed may still hold the lock for a moment.
 constexpr std::chrono::seconds kLockPatience{10};
@@ -56,7 +60,32 @@ absl::Status CheckCatalogue(Disk* disk, const std::string& path) {
                    ": bring it back, or move these folders elsewhere to start over"));
 }
 
+// InvalidArgument if a folder is named twice, or if there are too many.
+absl::Status CheckDrives(const StorageOptions& options) {
+  if (options.drives.size() > kMaxDrives) {
+    return absl::InvalidArgumentError(absl::StrCat("storage.drives: ", options.drives.size(),
+                                                   " folders; expected at most ", kMaxDrives));
+  }
+  std::error_code error;
+  std::set<std::string> seen = {fs::weakly_canonical(options.path, error).string()};
+  for (const std::string& drive : options.drives) {
+    const std::string folder = fs::weakly_canonical(drive, error).string();
+    if (drive.empty() || error || !seen.insert(folder).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("storage.drives: \"", drive, "\" ",
+                       drive.empty() ? "is no folder" : "is named twice, or is storage.path"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+std::vector<std::string> DurableStorage::Directories() const {
+  std::vector<std::string> directories = {options_.path};
+  directories.insert(directories.end(), options_.drives.begin(), options_.drives.end());
+  return directories;
+}
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
     const StorageOptions& options) {
@@ -68,16 +97,22 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
     return absl::InvalidArgumentError(
         "storage.path is empty: durable state needs a folder for this server alone");
   }
+  EPS_RETURN_IF_ERROR(CheckDrives(options));
   std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
   DiskOptions disk;
   disk.fill_meter_or_null = &storage->fill_meter_;
   storage->disk_ = NewRealDisk(disk);
-  EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(options.path));
-  EPS_ASSIGN_OR_RETURN(
-      storage->lock_,
-      TakeLock(storage->disk_.get(), absl::StrCat(options.path, "/LOCK"), kLockPatience));
+  for (const std::string& directory : storage->Directories()) {
+    EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(directory));
+    EPS_ASSIGN_OR_RETURN(
+        storage->locks_.emplace_back(),
+        TakeLock(storage->disk_.get(), absl::StrCat(directory, "/LOCK"), kLockPatience));
+  }
   EPS_RETURN_IF_ERROR(CheckCatalogue(storage->disk_.get(), options.path));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
+  if (!options.drives.empty()) {
+    EPS_RETURN_IF_ERROR(Catalogue(storage->store_.get()).SetDrives(options.drives));
+  }
   return storage;
 }
 
@@ -106,7 +141,7 @@ absl::Status DurableStorage::Remember(const ServedJob& job) {
 
 absl::Status DurableStorage::Discard(JobId job) {
   Catalogue catalogue(store_.get());
-  const absl::Status removed = eps::RemoveJob(&catalogue, disk_.get(), options_.path, job);
+  const absl::Status removed = eps::RemoveJob(&catalogue, disk_.get(), Directories(), job);
   return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
 }
 
@@ -120,11 +155,10 @@ absl::StatusOr<uint64_t> DurableStorage::TidyUp(JobId but) {
     if (!cuts.empty() || job.id == but) {
       known.insert(job.id);
     } else {
-      EPS_RETURN_IF_ERROR(eps::RemoveJob(&catalogue, disk_.get(), options_.path, job.id));
+      EPS_RETURN_IF_ERROR(eps::RemoveJob(&catalogue, disk_.get(), Directories(), job.id));
     }
   }
-  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders,
-                       ListJobFolders(disk_.get(), options_.path));
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, JobFolders());
   uint64_t bytes = 0;
   for (const JobFolder& folder : folders) {
     if (folder.is_new) {
@@ -155,14 +189,29 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
                                                       "); end its run first"));
   }
   EPS_RETURN_IF_ERROR(lock.status());
-  storage->lock_ = *std::move(lock);
+  storage->locks_.push_back(*std::move(lock));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDbForReading(catalogue));
   storage->catalogue_ = std::make_unique<Catalogue>(storage->store_.get());
+  EPS_ASSIGN_OR_RETURN(storage->options_.drives, storage->catalogue_->Drives());
   return storage;
 }
 
 absl::StatusOr<std::vector<JobFolder>> DurableStorage::JobFolders() const {
-  return ListJobFolders(disk_.get(), options_.path);
+  std::vector<JobFolder> all;
+  for (const std::string& directory : Directories()) {
+    EPS_ASSIGN_OR_RETURN(std::vector<JobFolder> found, ListJobFolders(disk_.get(), directory));
+    all.insert(all.end(), found.begin(), found.end());
+  }
+  return all;
+}
+
+std::vector<std::string> DurableStorage::SlotFolders(JobId job, uint32_t drives) const {
+  std::vector<std::string> folders;
+  if (drives == 0) folders.push_back(absl::StrCat(options_.path, "/", JobFolderName(job)));
+  for (const std::string& drive : options_.drives) {
+    if (drives > 0) folders.push_back(absl::StrCat(drive, "/", JobFolderName(job)));
+  }
+  return folders;
 }
 
 absl::Status DurableStorage::RemoveJob(JobId job) {
@@ -172,7 +221,7 @@ absl::Status DurableStorage::RemoveJob(JobId job) {
     store_ = std::move(store);
     may_write_ = true;
   }
-  return eps::RemoveJob(catalogue_.get(), disk_.get(), options_.path, job);
+  return eps::RemoveJob(catalogue_.get(), disk_.get(), Directories(), job);
 }
 
 absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
@@ -180,7 +229,7 @@ absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
     uint64_t residual_bytes, const CatalogueJob& job, const CatalogueCut& cut) const {
   CutPlace place;
   place.disk = disk_.get();
-  place.folder = absl::StrCat(options_.path, "/", JobFolderName(job.id));
+  place.folders = SlotFolders(job.id, job.placement.drives);
   place.spec = &spec;
   place.chunks = &chunks;
   place.owned = std::move(owned);
@@ -201,6 +250,8 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     options.catalogue = catalogues_.back().get();
   }
   options.folder = absl::StrCat(options_.path, "/", JobFolderName(spec.id()));
+  const auto drives = static_cast<uint32_t>(options_.drives.size());
+  if (drives > 0) options.drive_folders = SlotFolders(spec.id(), drives);
   options.staging_bytes = options_.staging_bytes;
   options.gradients_on_disk = options_.gradients_on_disk;
   options.residual_bytes = place.residual_bytes;

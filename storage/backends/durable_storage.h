@@ -37,6 +37,10 @@ struct StorageOptions {
   // With nvme and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
   // parameter. If false, in memory.
   bool gradients_on_disk = true;
+  // Folders for this server alone, one on each drive, that hold the slots and stored gradients of
+  // its jobs, spread over them; catalogue and log stay in `path`. If empty, `path` holds all. Name
+  // them in the same order for every process that serves the folder.
+  std::vector<std::string> drives = {};
 };
 
 // The shard that a backend serves.
@@ -56,22 +60,24 @@ struct ServedSpec {
   JobScope scope;      // what certificates and tokens of the job name
 };
 
-// The data directory of a server: its lock, its catalogue, and a folder of extents for each job.
-// Thread-safe; outlives the backends.
+// The data directory of a server and its drives: their locks, its catalogue, and the folders of
+// each job. Thread-safe; outlives the backends.
 class DurableStorage {
  public:
-  // Creates a new directory if nothing is there. InvalidArgument for another kind or an empty path
-  // (the error names the key); NotFound if it holds jobs without a catalogue; FailedPrecondition if
-  // another process holds the folder.
+  // Creates directories that are not there. InvalidArgument for another kind, an empty path or a
+  // folder that is named twice (the error names the key); NotFound if the directory holds jobs
+  // without a catalogue; FailedPrecondition if another process holds a folder.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> Open(const StorageOptions& options);
 
   // Opens an existing folder without changing it. NotFound if it holds no catalogue;
   // FailedPrecondition if a server uses it.
   static absl::StatusOr<std::unique_ptr<DurableStorage>> OpenForReading(const std::string& path);
 
-  // The records of this folder. REQUIRES OpenForReading, as do the next three functions.
+  // The records of this folder. REQUIRES OpenForReading, as do the next four functions.
   const Catalogue& catalogue() const { return *catalogue_; }
-  // Returns all job folders, including the remains of removed jobs.
+  // The data directory and its drives.
+  std::vector<std::string> Directories() const;
+  // Returns all job folders, also those on drives, including the remains of removed jobs.
   absl::StatusOr<std::vector<JobFolder>> JobFolders() const;
   // Removes a job as RemoveJob of storage/cuts/job_folders.h does. This is the only function that
   // changes a folder opened for reading.
@@ -113,14 +119,16 @@ class DurableStorage {
   static constexpr char kNvme[] = "nvme";
 
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
+  // The folders of a job's slots.
+  std::vector<std::string> SlotFolders(JobId job, uint32_t drives) const;
   // Removes all jobs without a state except `but`, and sets unknown folders aside. Returns the
   // bytes that the other jobs hold.
   absl::StatusOr<uint64_t> TidyUp(JobId but);
 
-  const StorageOptions options_;
+  StorageOptions options_;  // for reading: the drives of the catalogue
   FillMeter fill_meter_;
   std::unique_ptr<Disk> disk_;
-  std::unique_ptr<Disk::Lock> lock_;
+  std::vector<std::unique_ptr<Disk::Lock>> locks_;
   std::unique_ptr<KeyValueStore> store_;
   std::unique_ptr<Catalogue> catalogue_;  // null unless opened for reading
   bool may_write_ = false;                // whether catalogue_ is writable; set by RemoveJob

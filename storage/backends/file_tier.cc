@@ -76,7 +76,7 @@ void FileTier::Load(const std::shared_ptr<Running>& run, uint8_t* buffer) {
       op.lane, [this, run](absl::Status status) { CheckLoaded(run, std::move(status)); });
   if (op.gradient != nullptr && !op.gradient->in_memory()) {
     run->room = std::make_unique<Room>(GradientIn(buffer), nullptr);
-    loaded = AfterBoth(std::move(loaded));
+    loaded = AfterAll(2, std::move(loaded));
     // Only this tier makes gradients that are not in memory.
     gradients_->Read(static_cast<const StoredGradient&>(*op.gradient), run->room->memory().data(),
                      loaded);
@@ -146,7 +146,7 @@ void FileTier::Compute(const std::shared_ptr<Running>& run) {
 // wait for a later task, so that the disk has the states of other chunks first.
 void FileTier::WriteInPlace(const std::shared_ptr<Running>& run, uint64_t in_place) {
   const ChunkOp& op = *run->op;
-  const AsyncFile::Done one = AfterBoth([this, run](const absl::Status& status) {
+  const AsyncFile::Done one = AfterAll(2, [this, run](const absl::Status& status) {
     if (status.ok()) return Finish(run, {BackendValue(), run->written, 0});
     Finish(run, {status, std::nullopt, 0});
   });

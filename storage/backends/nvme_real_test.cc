@@ -29,6 +29,9 @@ class DurableRealTest : public testing::TestWithParam<std::tuple<bool, DurableKi
     options_.disk = disk_.get();
     options_.catalogue = &catalogue_;
     options_.folder = folder + "/job/extents";
+    for (uint32_t drive = 0; drive < std::get<DurableKind>(GetParam()).drives; ++drive) {
+      options_.drive_folders.push_back(folder + "/drive-" + std::to_string(drive));
+    }
     options_.staging_bytes = 4 * 24576;
     options_.residual_bytes = 10000;
   }
@@ -125,7 +128,7 @@ TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
 
 INSTANTIATE_TEST_SUITE_P(Queues, DurableRealTest,
                          testing::Combine(testing::Values(true, false),
-                                          testing::Values(kInDram, kOnNvme)),
+                                          testing::Values(kInDram, kOnNvme, kOnDrives)),
                          [](const testing::TestParamInfo<std::tuple<bool, DurableKind>>& info) {
                            return std::string(std::get<DurableKind>(info.param).name) +
                                   (std::get<bool>(info.param) ? "Uring" : "Threads");

@@ -56,32 +56,38 @@ void SlotFiles::Check(uint32_t slot, uint32_t index, Extents::Part part,
 
 void SlotFiles::Write(uint32_t slot, uint32_t index, uint64_t begin,
                       absl::Span<const uint8_t> bytes, std::function<void(absl::Status)> done) {
-  extents_->Write(
-      slot, index, begin, bytes,
-      in_flight_->Posted(Lane::kUpdate, [this, slot, done = std::move(done)](absl::Status status) {
-        if (status.ok()) {
-          MarkDirty(slot);
-        } else {
-          in_flight_->Fail(status);
-        }
-        done(std::move(status));
-      }));
+  extents_->Write(slot, index, begin, bytes,
+                  in_flight_->Posted(Lane::kUpdate, [this, slot, index,
+                                                     done = std::move(done)](absl::Status status) {
+                    if (status.ok()) {
+                      MarkDirty(slot, layout_.area(index).drive);
+                    } else {
+                      in_flight_->Fail(status);
+                    }
+                    done(std::move(status));
+                  }));
 }
 
-void SlotFiles::MarkDirty(uint32_t slot) {
+void SlotFiles::MarkDirty(uint32_t slot, uint32_t drive) {
   MutexLock lock(&mu_);
-  dirty_[slot] = true;
+  dirty_[slot][drive] = true;
 }
 
 void SlotFiles::Sync(uint32_t slot, std::function<void(absl::Status)> done) {
-  bool dirty = false;
+  std::vector<uint32_t> dirty;  // drives
   {
     // A write that completes after this belongs to a later cut, or is synced needlessly.
     MutexLock lock(&mu_);
-    dirty = std::exchange(dirty_[slot], false);
+    for (uint32_t drive = 0; drive < layout_.drives(); ++drive) {
+      if (!dirty_[slot][drive]) continue;
+      dirty_[slot][drive] = false;
+      dirty.push_back(drive);
+    }
   }
-  if (!dirty) return done(absl::OkStatus());
-  extents_->file(slot)->Sync(in_flight_->Posted(Lane::kBackground, std::move(done)));
+  if (dirty.empty()) return done(absl::OkStatus());
+  const AsyncFile::Done one =
+      AfterAll(dirty.size(), in_flight_->Posted(Lane::kBackground, std::move(done)));
+  for (const uint32_t drive : dirty) extents_->file(slot, drive)->Sync(one);
 }
 
 }  // namespace eps::durable

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,13 +19,15 @@
 
 namespace eps::durable {
 
-// The two slot files of a job, the staging buffers for all their I/O, and a mark on each file with
+// The two slots of a job, the staging buffers for all their I/O, and a mark on each file with
 // unsynced writes. Thread-safe after Open. Completions run on the executor, without locks held.
 class SlotFiles {
  public:
   // `account` and `in_flight` must outlive this object.
   SlotFiles(const ExtentLayout& layout, MemoryAccount* account, InFlight* in_flight)
-      : layout_(layout), account_(account), in_flight_(in_flight) {}
+      : layout_(layout), account_(account), in_flight_(in_flight) {
+    for (std::vector<bool>& files : dirty_) files.resize(layout_.drives());
+  }
   ~SlotFiles();
   SlotFiles(const SlotFiles&) = delete;
   SlotFiles& operator=(const SlotFiles&) = delete;
@@ -51,10 +54,10 @@ class SlotFiles {
   void Write(uint32_t slot, uint32_t index, uint64_t begin, absl::Span<const uint8_t> bytes,
              std::function<void(absl::Status)> done);
 
-  // Records that the slot has unsynced writes. Write calls this itself.
-  void MarkDirty(uint32_t slot) EPS_EXCLUDES(mu_);
-  // Syncs all earlier writes to the slot. Calls `done` on the caller's stack if there is nothing to
-  // sync.
+  // Records that the slot has unsynced writes on a drive. Write calls this itself.
+  void MarkDirty(uint32_t slot, uint32_t drive) EPS_EXCLUDES(mu_);
+  // Syncs all earlier writes to the slot, on all drives at the same time. Calls `done` on the
+  // caller's stack if there is nothing to sync.
   void Sync(uint32_t slot, std::function<void(absl::Status)> done) EPS_EXCLUDES(mu_);
 
  private:
@@ -65,7 +68,8 @@ class SlotFiles {
   std::unique_ptr<StagingPool> staging_;
   std::unique_ptr<Extents> extents_;
   Mutex mu_;
-  std::array<bool, 2> dirty_ EPS_GUARDED_BY(mu_){};  // by slot: whether it has unsynced writes
+  // By slot and drive: whether the file has unsynced writes.
+  std::array<std::vector<bool>, 2> dirty_ EPS_GUARDED_BY(mu_);
 };
 
 }  // namespace eps::durable

@@ -14,9 +14,11 @@
 #include "storage/backends/chunk_ops.h"
 #include "storage/backends/cut_engine.h"
 #include "storage/backends/dram_tier.h"
+#include "storage/backends/drives/job_placement.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/backends/file_tier.h"
 #include "storage/backends/gradients/gradient_area.h"
+#include "storage/cuts/drives/drive_placement.h"
 
 namespace eps {
 namespace durable {
@@ -149,7 +151,7 @@ absl::Status TieredState::Open(const JobSpec& spec, ShardId shard, uint32_t shar
 
 absl::Status TieredState::OpenGradients(const DurableOptions& options) {
   absl::StatusOr<std::unique_ptr<GradientArea>> area =
-      GradientArea::Open(options.blocking(), options.disk, options.folder, files_.layout());
+      GradientArea::Open(options.blocking(), options.disk, options.slot_folders(), files_.layout());
   EPS_RETURN_IF_ERROR(options.NameOtherJobs(area.status()));
   gradients_ = *std::move(area);
   stores_gradients_->StoreGradients(gradients_.get());
@@ -453,11 +455,6 @@ void TieredState::SetAll(std::optional<Version> version) {
 }  // namespace
 }  // namespace durable
 
-absl::Status DurableOptions::NameOtherJobs(const absl::Status& status) const {
-  if (!absl::IsResourceExhausted(status) || other_jobs.empty()) return status;
-  return absl::ResourceExhaustedError(absl::StrCat(status.message(), other_jobs));
-}
-
 namespace {
 
 absl::StatusOr<std::unique_ptr<StateBackend>> NewTieredState(
@@ -466,8 +463,11 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewTieredState(
     bool in_dram, BackendDoneFn done) {
   std::sort(owned.begin(), owned.end());
   EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(spec, account));
+  EPS_ASSIGN_OR_RETURN(const DrivePlacement placement,
+                       PlacementOf(spec, chunks, owned, compute.arrays(), *options.catalogue,
+                                   static_cast<uint32_t>(options.drive_folders.size())));
   const ExtentLayout layout(chunks, owned, compute.arrays(), options.residual_bytes,
-                            spec.training.parts);
+                            spec.training.parts, placement);
   auto backend = std::make_unique<durable::TieredState>(std::move(compute), layout, executor,
                                                         account, std::move(done));
   if (in_dram) {

@@ -15,6 +15,7 @@ using Change = KeyValueStore::Change;
 
 constexpr absl::string_view kJobs = "job/";
 constexpr absl::string_view kServed = "served";
+constexpr absl::string_view kDrives = "drives";
 
 std::string JobKey(JobId job) { return absl::StrFormat("job/%016x", job.value()); }
 std::string CutsPrefix(JobId job) { return absl::StrFormat("cut/%016x/", job.value()); }
@@ -66,19 +67,43 @@ std::string EncodeJob(const CatalogueJob& job) {
   writer.U64(job.extents_nonce);
   writer.U64(job.spec_text.size());
   writer.Text(job.spec_text);
+  if (job.placement.drives > 0) {
+    writer.U32(job.placement.drives);
+    writer.U32(static_cast<uint32_t>(job.placement.drive.size()));
+    for (const uint32_t drive : job.placement.drive) {
+      const char byte = static_cast<char>(drive);
+      writer.Text(absl::string_view(&byte, 1));
+    }
+  }
   return std::move(writer).Take();
+}
+
+// Reads what the record of a job on drives has after its other fields. Returns false if it is
+// damaged.
+bool ReadPlacement(RecordReader* reader, DrivePlacement* placement) {
+  placement->drives = reader->U32();
+  if (placement->drives == 0 || placement->drives > kMaxDrives) return false;
+  for (const char byte : reader->Text(reader->U32())) {
+    placement->drive.push_back(static_cast<uint8_t>(byte));
+    if (placement->drive.back() >= placement->drives) return false;
+  }
+  return true;
 }
 
 absl::StatusOr<CatalogueJob> DecodeJob(absl::string_view key, absl::string_view record) {
   CatalogueJob job;
   if (!ReadId(key, kJobs, &job.id)) return DamagedRecord(key, "not a key of a job");
-  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, UnsealRecord(key, record));
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields,
+                       UnsealRecord(key, record, kDrivesRecordVersion));
   RecordReader reader(fields);
   job.shard = reader.U32();
   job.shards = reader.U32();
   job.promised = Term(reader.U64());
   job.extents_nonce = reader.U64();
   job.spec_text = std::string(reader.Text(reader.U64()));
+  if (!reader.complete() && !ReadPlacement(&reader, &job.placement)) {
+    return DamagedRecord(key, "its drives are no drives");
+  }
   if (!reader.complete()) return DamagedRecord(key, "its fields and its size disagree");
   if (job.shard >= job.shards) {
     return DamagedRecord(key, absl::StrCat("shard ", job.shard, " of ", job.shards));
@@ -91,18 +116,31 @@ absl::StatusOr<CatalogueJob> DecodeJob(absl::string_view key, absl::string_view 
 
 Change PutJob(const CatalogueJob& job) {
   std::string key = JobKey(job.id);
-  std::string record = SealRecord(key, EncodeJob(job));
+  std::string record = SealRecord(
+      key, EncodeJob(job), job.placement.drives > 0 ? kDrivesRecordVersion : kFirstRecordVersion);
   return {std::move(key), std::move(record)};
+}
+
+void WriteList(const std::vector<std::string>& texts, RecordWriter* writer) {
+  writer->U32(static_cast<uint32_t>(texts.size()));
+  for (const std::string& text : texts) {
+    writer->U32(static_cast<uint32_t>(text.size()));
+    writer->Text(text);
+  }
+}
+
+std::vector<std::string> ReadList(absl::string_view fields, RecordReader* reader) {
+  // Each entry takes at least four bytes, which bounds the count whatever the record claims.
+  const uint64_t count = std::min<uint64_t>(reader->U32(), fields.size() / 4);
+  std::vector<std::string> texts;
+  for (uint64_t i = 0; i < count; ++i) texts.emplace_back(reader->Text(reader->U32()));
+  return texts;
 }
 
 std::string EncodeServed(const ServedJob& served) {
   RecordWriter writer;
   writer.U64(served.id.value());
-  writer.U32(static_cast<uint32_t>(served.servers.size()));
-  for (const std::string& server : served.servers) {
-    writer.U32(static_cast<uint32_t>(server.size()));
-    writer.Text(server);
-  }
+  WriteList(served.servers, &writer);
   writer.U64(served.driver.board);
   writer.U64(served.driver.generation);
   if (!(served.scope == JobScope())) {
@@ -118,9 +156,7 @@ absl::StatusOr<ServedJob> DecodeServed(absl::string_view record) {
   RecordReader reader(fields);
   ServedJob served;
   served.id = JobId(reader.U64());
-  // Each entry takes at least four bytes, which bounds the count whatever the record claims.
-  const uint64_t servers = std::min<uint64_t>(reader.U32(), fields.size() / 4);
-  for (uint64_t i = 0; i < servers; ++i) served.servers.emplace_back(reader.Text(reader.U32()));
+  served.servers = ReadList(fields, &reader);
   // Records of earlier builds end here, or after the driver.
   if (!reader.complete()) {
     served.driver.board = reader.U64();
@@ -290,6 +326,24 @@ absl::Status Catalogue::RemoveJob(JobId job) {
     changes.push_back({std::string(kServed), std::nullopt});
   }
   return store_->Write(changes);
+}
+
+absl::Status Catalogue::SetDrives(const std::vector<std::string>& drives) {
+  RecordWriter writer;
+  WriteList(drives, &writer);
+  return store_->Write({{std::string(kDrives),
+                         SealRecord(kDrives, std::move(writer).Take(), kDrivesRecordVersion)}});
+}
+
+absl::StatusOr<std::vector<std::string>> Catalogue::Drives() const {
+  EPS_ASSIGN_OR_RETURN(const auto records, store_->Scan(kDrives));
+  if (records.empty()) return std::vector<std::string>();
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields,
+                       UnsealRecord(kDrives, records[0].second, kDrivesRecordVersion));
+  RecordReader reader(fields);
+  std::vector<std::string> drives = ReadList(fields, &reader);
+  if (!reader.complete()) return DamagedRecord(kDrives, "its fields and its size disagree");
+  return drives;
 }
 
 absl::Status Catalogue::SetServed(const ServedJob& served) {

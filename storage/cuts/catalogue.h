@@ -18,6 +18,7 @@
 #include "base/job/drivers/driver_lease.h"
 #include "base/job/drivers/job_scope.h"
 #include "storage/cuts/cut.h"
+#include "storage/cuts/drives/drive_placement.h"
 #include "storage/records/key_value_store.h"
 
 namespace eps {
@@ -31,6 +32,7 @@ struct CatalogueJob {
   Term promised;  // no earlier term may be served
   // Also stored in the extents, to recognize a copied or foreign folder of extents.
   uint64_t extents_nonce = 0;
+  DrivePlacement placement = {};  // of the owned chunks
 };
 
 // A cut as this shard holds it.
@@ -75,6 +77,11 @@ class Catalogue {
   absl::Status AddJob(const CatalogueJob& job);
   // Removes the job with its cuts and all its other records.
   absl::Status RemoveJob(JobId job);
+
+  // The folders of storage.drives, in order, for tools that read this folder.
+  absl::Status SetDrives(const std::vector<std::string>& drives);
+  // Returns an empty list if there are none.
+  absl::StatusOr<std::vector<std::string>> Drives() const;
 
   // NotFound if the catalogue lacks that job.
   absl::Status SetServed(const ServedJob& served);

@@ -302,10 +302,10 @@ TEST_F(CatalogueTest, RefusesRecordsOfLaterReleases) {
   AddJobWithCuts(job, {{3, 1}});
   for (auto& record : store.records) {
     const std::string good = record.second;
-    record.second = SealAs(2, record.first, "whatever a later release keeps");
+    record.second = SealAs(3, record.first, "whatever a later release keeps");
     const absl::Status status = catalogue.Cuts(job.id).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
-    EXPECT_THAT(status.message(), HasSubstr("version 2"));
+    EXPECT_THAT(status.message(), HasSubstr("version 3"));
     EXPECT_THAT(status.message(), HasSubstr(record.first));
     record.second = SealAs(0, record.first, "");
     EXPECT_EQ(catalogue.Cuts(job.id).status().code(), absl::StatusCode::kDataLoss);

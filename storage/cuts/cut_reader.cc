@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "storage/cuts/residual_stream.h"
 #include "storage/disk/block_bytes.h"
@@ -17,12 +18,19 @@ absl::StatusOr<std::unique_ptr<CutReader>> CutReader::Open(const CutPlace& place
   EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(*place.spec, /*account=*/nullptr));
   std::vector<ChunkId> owned = place.owned;
   std::sort(owned.begin(), owned.end());
+  const std::string folder = absl::StrJoin(place.folders, ", ");
+  if (place.folders.size() != std::max(1u, job.placement.drives) ||
+      (job.placement.drives > 0 && job.placement.drive.size() != owned.size())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        folder, ": job of ", job.placement.drives, " drives and ", job.placement.drive.size(),
+        " chunks; expected ", place.folders.size(), " drives and ", owned.size(), " chunks"));
+  }
   const ExtentLayout layout(*place.chunks, owned, compute.arrays(), place.residual_bytes,
-                            place.spec->training.parts);
+                            place.spec->training.parts, job.placement);
   if (cut.slot.size() != owned.size() || cut.residuals_slot > 1 ||
       cut.residuals_bytes > layout.residual_bytes()) {
     return absl::DataLossError(absl::StrCat(
-        place.folder, ": the cut of step ", cut.border.id.step.value(), " has ", cut.slot.size(),
+        folder, ": the cut of step ", cut.border.id.step.value(), " has ", cut.slot.size(),
         " chunks and ", cut.residuals_bytes, " bytes of residuals; expected ", owned.size(),
         " chunks and at most ", layout.residual_bytes(), " bytes"));
   }
@@ -32,9 +40,10 @@ absl::StatusOr<std::unique_ptr<CutReader>> CutReader::Open(const CutPlace& place
   identity.shard = job.shard;
   identity.shards = job.shards;
   identity.nonce = job.extents_nonce;
-  EPS_RETURN_IF_ERROR(Extents::CheckHeaders(place.disk, place.folder, layout, identity));
+  EPS_RETURN_IF_ERROR(Extents::CheckHeaders(place.disk, place.folders, layout, identity));
   std::unique_ptr<CutReader> reader(new CutReader(std::move(compute), layout, cut));
-  EPS_ASSIGN_OR_RETURN(reader->extents_, Extents::Open(place.disk, place.folder, layout, identity));
+  EPS_ASSIGN_OR_RETURN(reader->extents_,
+                       Extents::Open(place.disk, place.folders, layout, identity));
   EPS_ASSIGN_OR_RETURN(reader->buffer_, StateArena::New(std::max<uint64_t>(
                                             layout.largest_area_bytes(), kDiskBlock)));
   for (uint32_t i = 0; i < owned.size(); ++i) reader->index_[owned[i].value()] = i;
@@ -46,7 +55,7 @@ absl::Status CutReader::CheckFooters() {
   for (uint32_t i = 0; i < layout_.areas().size(); ++i) {
     const ExtentLayout::Area& area = layout_.area(i);
     EPS_RETURN_IF_ERROR(
-        ReadBlocking(extents_->file(SlotOf(i)), area.offset + area.data_bytes,
+        ReadBlocking(extents_->file_of(SlotOf(i), i), area.offset + area.data_bytes,
                      absl::MakeSpan(buffer() + area.data_bytes, area.footer_bytes)));
     EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
                          extents_->Check(SlotOf(i), i, Extents::Part::kFooter, buffer()));
@@ -60,23 +69,24 @@ absl::Status CutReader::CheckFooters() {
   }
   const uint32_t crc = CrcOfFooters(footers_);
   if (crc == cut_.extents_crc32c) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      extents_->file(0)->path(), ", ", extents_->file(1)->path(), ": footers of the cut of step ",
-      cut_.border.id.step.value(), ": CRC32C ", absl::Hex(cut_.extents_crc32c, absl::kZeroPad8),
-      " expected, ", absl::Hex(crc, absl::kZeroPad8), " found"));
+  return absl::DataLossError(
+      absl::StrCat(extents_->residual_file(0)->path(), ", ", extents_->residual_file(1)->path(),
+                   ": footers of the cut of step ", cut_.border.id.step.value(), ": CRC32C ",
+                   absl::Hex(cut_.extents_crc32c, absl::kZeroPad8), " expected, ",
+                   absl::Hex(crc, absl::kZeroPad8), " found"));
 }
 
 absl::StatusOr<Bytes> CutReader::ReadChunk(ChunkId chunk) {
   const auto it = index_.find(chunk.value());
   if (it == index_.end()) {
-    return absl::NotFoundError(
-        absl::StrCat(extents_->file(0)->path(), ": chunk ", chunk.value(), " is not here"));
+    return absl::NotFoundError(absl::StrCat(extents_->residual_file(0)->path(), ": chunk ",
+                                            chunk.value(), " is not here"));
   }
   const uint32_t index = it->second;
   const uint32_t slot = SlotOf(index);
   const ExtentLayout::Area& area = layout_.area(index);
-  EPS_RETURN_IF_ERROR(
-      ReadBlocking(extents_->file(slot), area.offset, absl::MakeSpan(buffer(), area.bytes())));
+  EPS_RETURN_IF_ERROR(ReadBlocking(extents_->file_of(slot, index), area.offset,
+                                   absl::MakeSpan(buffer(), area.bytes())));
   EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
                        extents_->Check(slot, index, Extents::Part::kAll, buffer()));
   if (footer.crc32c != footers_[index]) {
@@ -88,7 +98,7 @@ absl::StatusOr<Bytes> CutReader::ReadChunk(ChunkId chunk) {
 }
 
 absl::StatusOr<std::vector<CutResidual>> CutReader::ReadResiduals() {
-  AsyncFile* const file = extents_->file(cut_.residuals_slot);
+  AsyncFile* const file = extents_->residual_file(cut_.residuals_slot);
   ResidualReader reader(cut_.residuals_bytes, /*account=*/nullptr);
   const auto damaged = [&](absl::string_view what) {
     return absl::DataLossError(absl::StrCat(file->path(), ": residuals at offset ",

@@ -24,7 +24,7 @@ namespace eps {
 // The location and the owner of a shard's cut. The pointers must outlive the reader.
 struct CutPlace {
   Disk* disk = nullptr;
-  std::string folder;  // of the job's extents, as DurableOptions::folder
+  Extents::Folders folders;  // of the job's extents, as DurableOptions::slot_folders
   const JobSpec* spec = nullptr;
   const ChunkMap* chunks = nullptr;
   std::vector<ChunkId> owned;   // in any order

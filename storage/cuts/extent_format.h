@@ -9,9 +9,10 @@
 
 namespace eps::extent_format {
 
-inline constexpr uint32_t kVersion = 1;
-inline constexpr uint64_t kBlock = 4096;                      // alignment of everything
-inline constexpr uint64_t kCrcBytes = 256u << 10;             // of an array under one CRC32C
+inline constexpr uint32_t kVersion = 1;            // of slots beside the catalogue
+inline constexpr uint32_t kDrivesVersion = 2;      // of slots on the drives of storage.drives
+inline constexpr uint64_t kBlock = 4096;           // alignment of everything
+inline constexpr uint64_t kCrcBytes = 256u << 10;  // of an array under one CRC32C
 inline constexpr uint64_t kHeaderMagic = 0x3130545845535045;  // "EPSEXT01"
 inline constexpr uint64_t kFooterMagic = 0x31304b4843535045;  // "EPSCHK01"
 inline constexpr const char* kFileNames[] = {"slot-0.eps", "slot-1.eps"};
@@ -30,6 +31,8 @@ inline constexpr size_t kArraysAt = 44;         // u32: weights and state fields
 inline constexpr size_t kFileBytesAt = 48;      // u64
 inline constexpr size_t kResidualBytesAt = 56;  // u64: of the area of residuals
 inline constexpr size_t kDigestAt = 64;         // SHA-256 of the job spec
+inline constexpr size_t kDriveAt = 96;          // u32: 0 in version 1, as is the next one
+inline constexpr size_t kDrivesAt = 100;        // u32
 inline constexpr size_t kCrcAt = kBlock - 4;    // u32: CRC32C of the preceding bytes
 }  // namespace header
 

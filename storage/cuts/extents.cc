@@ -40,10 +40,12 @@ void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, Visitor visit) 
 }
 
 void FillHeader(const ExtentLayout& layout, const ExtentIdentity& identity, uint32_t slot,
-                uint8_t* block) {
+                uint32_t drive, uint8_t* block) {
+  const bool on_drives = layout.placement().drives > 0;
   std::memset(block, 0, format::kBlock);
   StoreAt(block + format::header::kMagicAt, format::kHeaderMagic);
-  StoreAt(block + format::header::kVersionAt, format::kVersion);
+  StoreAt(block + format::header::kVersionAt,
+          on_drives ? format::kDrivesVersion : format::kVersion);
   StoreAt(block + format::header::kSlotAt, slot);
   StoreAt(block + format::header::kJobAt, identity.job.value());
   StoreAt(block + format::header::kShardAt, identity.shard);
@@ -51,8 +53,12 @@ void FillHeader(const ExtentLayout& layout, const ExtentIdentity& identity, uint
   StoreAt(block + format::header::kNonceAt, identity.nonce);
   StoreAt(block + format::header::kChunksAt, static_cast<uint32_t>(layout.areas().size()));
   StoreAt(block + format::header::kArraysAt, static_cast<uint32_t>(layout.arrays()));
-  StoreAt(block + format::header::kFileBytesAt, layout.file_bytes());
-  StoreAt(block + format::header::kResidualBytesAt, layout.residual_bytes());
+  StoreAt(block + format::header::kFileBytesAt, layout.file_bytes(drive));
+  StoreAt(block + format::header::kResidualBytesAt, drive == 0 ? layout.residual_bytes() : 0);
+  if (on_drives) {
+    StoreAt(block + format::header::kDriveAt, drive);
+    StoreAt(block + format::header::kDrivesAt, layout.drives());
+  }
   std::memcpy(block + format::header::kDigestAt, identity.digest.data(), identity.digest.size());
   StoreAt(block + format::header::kCrcAt, CrcOf(block, format::header::kCrcAt));
 }
@@ -89,6 +95,9 @@ absl::Status CheckHeader(const std::string& path, const uint8_t* found, const ui
   EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "shard", found, expected, header::kShardAt));
   EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "shards", found, expected, header::kShardsAt));
   EPS_RETURN_IF_ERROR(CheckField<uint64_t>(path, "nonce", found, expected, header::kNonceAt));
+  EPS_RETURN_IF_ERROR(
+      CheckField<uint32_t>(path, "number of drives", found, expected, header::kDrivesAt));
+  EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "drive", found, expected, header::kDriveAt));
   EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "chunks", found, expected, header::kChunksAt));
   EPS_RETURN_IF_ERROR(CheckField<uint32_t>(path, "arrays", found, expected, header::kArraysAt));
   EPS_RETURN_IF_ERROR(
@@ -111,14 +120,17 @@ absl::Status CheckHeader(const std::string& path, const uint8_t* found, const ui
 }  // namespace
 
 ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> owned, size_t arrays,
-                           uint64_t residual_bytes, uint32_t parts)
-    : arrays_(arrays) {
-  uint64_t at = format::kBlock;
+                           uint64_t residual_bytes, uint32_t parts, const DrivePlacement& placement)
+    : arrays_(arrays), placement_(placement), files_(std::max(1u, placement.drives)) {
+  EPS_CHECK(placement.drive.empty() || placement.drive.size() == owned.size());
+  for (DriveFiles& file : files_) file.bytes = format::kBlock;
   uint64_t residuals = 0;
   for (const ChunkId id : owned) {
     Area area;
     area.chunk = &chunks.chunk(id);
-    area.offset = at;
+    area.drive = placement.of(static_cast<uint32_t>(areas_.size()));
+    DriveFiles& file = files_[area.drive];
+    area.offset = file.bytes;
     area.arrays = area.chunk->frozen ? 1 : arrays;
     area.stride_bytes = ChunkArrays::Stride(area.chunk->elements) * sizeof(float);
     area.data_bytes = RoundUpTo(area.stride_bytes * area.arrays, format::kBlock);
@@ -126,19 +138,26 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
     area.footer_bytes = RoundUpTo(
         format::footer::kTableAt + sizeof(uint32_t) * area.pieces + format::footer::kCrcBytesAtEnd,
         format::kBlock);
-    at += area.bytes();
+    file.bytes += area.bytes();
     residuals += area.chunk->uses.size() * parts;
     largest_area_bytes_ = std::max(largest_area_bytes_, area.bytes());
     if (!area.chunk->frozen) {
       area.gradient_bytes = RoundUpTo(area.chunk->elements * sizeof(float), format::kBlock);
     }
+    area.gradient_offset = file.gradient_bytes;
+    file.gradient_bytes += area.gradient_bytes;
     largest_gradient_bytes_ = std::max(largest_gradient_bytes_, area.gradient_bytes);
-    gradient_file_bytes_ += area.gradient_bytes;
     areas_.push_back(area);
   }
-  residual_offset_ = at;
+  residual_offset_ = files_[0].bytes;
   const uint64_t heads = residual_bytes == 0 ? 0 : residuals * format::residual::kHeadBytes;
-  file_bytes_ = at + RoundUpTo(residual_bytes + heads, format::kBlock);
+  files_[0].bytes += RoundUpTo(residual_bytes + heads, format::kBlock);
+}
+
+uint64_t ExtentLayout::slot_bytes() const {
+  uint64_t bytes = 0;
+  for (const DriveFiles& file : files_) bytes += file.bytes;
+  return bytes;
 }
 
 uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs) {
@@ -149,49 +168,59 @@ uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs) {
   return crc;
 }
 
-absl::Status Extents::Create(Disk* disk, const std::string& folder, const ExtentLayout& layout,
+absl::Status Extents::Create(Disk* disk, const Folders& folders, const ExtentLayout& layout,
                              const ExtentIdentity& identity) {
+  EPS_CHECK(folders.size() == layout.drives());
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> block, StateArena::New(format::kBlock));
-  for (const uint32_t slot : {0u, 1u}) {
-    const std::string path = PathOf(folder, slot);
-    EPS_RETURN_IF_ERROR(disk->CreateFile(path, layout.file_bytes()));
-    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
-    auto* const header = reinterpret_cast<uint8_t*>(block->floats());
-    FillHeader(layout, identity, slot, header);
-    EPS_RETURN_IF_ERROR(WriteBlocking(file.get(), 0, absl::MakeConstSpan(header, format::kBlock)));
-    EPS_RETURN_IF_ERROR(SyncBlocking(file.get()));
+  auto* const header = reinterpret_cast<uint8_t*>(block->floats());
+  for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
+    for (const uint32_t slot : {0u, 1u}) {
+      const std::string path = PathOf(folders[drive], slot);
+      EPS_RETURN_IF_ERROR(disk->CreateFile(path, layout.file_bytes(drive)));
+      EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
+      FillHeader(layout, identity, slot, drive, header);
+      EPS_RETURN_IF_ERROR(
+          WriteBlocking(file.get(), 0, absl::MakeConstSpan(header, format::kBlock)));
+      EPS_RETURN_IF_ERROR(SyncBlocking(file.get()));
+    }
   }
   return absl::OkStatus();
 }
 
-absl::Status Extents::CheckHeaders(Disk* disk, const std::string& folder,
-                                   const ExtentLayout& layout, const ExtentIdentity& identity) {
+absl::Status Extents::CheckHeaders(Disk* disk, const Folders& folders, const ExtentLayout& layout,
+                                   const ExtentIdentity& identity) {
+  EPS_CHECK(folders.size() == layout.drives());
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> blocks,
                        StateArena::New(2 * format::kBlock));
   auto* const found = reinterpret_cast<uint8_t*>(blocks->floats());
   uint8_t* const expected = found + format::kBlock;
-  for (const uint32_t slot : {0u, 1u}) {
-    const std::string path = PathOf(folder, slot);
-    EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
-    if (file->size() >= format::kBlock) {
-      EPS_RETURN_IF_ERROR(ReadBlocking(file.get(), 0, absl::MakeSpan(found, format::kBlock)));
-      FillHeader(layout, identity, slot, expected);
-      EPS_RETURN_IF_ERROR(CheckHeader(path, found, expected));
-    }
-    if (file->size() != layout.file_bytes()) {
-      return absl::DataLossError(absl::StrCat(path, ": ", layout.file_bytes(), " bytes expected, ",
-                                              file->size(), " found"));
+  for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
+    for (const uint32_t slot : {0u, 1u}) {
+      const std::string path = PathOf(folders[drive], slot);
+      EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, disk->Open(path));
+      if (file->size() >= format::kBlock) {
+        EPS_RETURN_IF_ERROR(ReadBlocking(file.get(), 0, absl::MakeSpan(found, format::kBlock)));
+        FillHeader(layout, identity, slot, drive, expected);
+        EPS_RETURN_IF_ERROR(CheckHeader(path, found, expected));
+      }
+      if (file->size() != layout.file_bytes(drive)) {
+        return absl::DataLossError(absl::StrCat(path, ": ", layout.file_bytes(drive),
+                                                " bytes expected, ", file->size(), " found"));
+      }
     }
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<Extents>> Extents::Open(Disk* disk, const std::string& folder,
+absl::StatusOr<std::unique_ptr<Extents>> Extents::Open(Disk* disk, const Folders& folders,
                                                        const ExtentLayout& layout,
                                                        const ExtentIdentity& identity) {
+  EPS_CHECK(folders.size() == layout.drives());
   std::unique_ptr<Extents> extents(new Extents(layout, identity));
   for (const uint32_t slot : {0u, 1u}) {
-    EPS_ASSIGN_OR_RETURN(extents->files_[slot], disk->Open(PathOf(folder, slot)));
+    for (const std::string& folder : folders) {
+      EPS_ASSIGN_OR_RETURN(extents->files_[slot].emplace_back(), disk->Open(PathOf(folder, slot)));
+    }
   }
   return extents;
 }
@@ -199,7 +228,7 @@ absl::StatusOr<std::unique_ptr<Extents>> Extents::Open(Disk* disk, const std::st
 void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
                    AsyncFile::Done done) const {
   const ExtentLayout::Area& area = layout_.area(index);
-  AsyncFile* const file = files_[slot].get();
+  AsyncFile* const file = file_of(slot, index);
   if (part == Part::kAll) {
     file->Read(area.offset, absl::MakeSpan(buffer, area.bytes()), std::move(done));
     return;
@@ -209,7 +238,7 @@ void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
                absl::MakeSpan(buffer + area.data_bytes, area.footer_bytes), std::move(done));
     return;
   }
-  const AsyncFile::Done one = AfterBoth(std::move(done));
+  const AsyncFile::Done one = AfterAll(2, std::move(done));
   const uint64_t weights_bytes = RoundUpTo(area.stride_bytes, format::kBlock);
   file->Read(area.offset, absl::MakeSpan(buffer, weights_bytes), one);
   file->Read(area.offset + area.data_bytes,
@@ -218,7 +247,7 @@ void Extents::Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer,
 
 absl::Status Extents::Damaged(uint32_t slot, uint32_t index, absl::string_view what) const {
   const ExtentLayout::Area& area = layout_.area(index);
-  return absl::DataLossError(absl::StrCat(files_[slot]->path(), ": footer of chunk ",
+  return absl::DataLossError(absl::StrCat(file_of(slot, index)->path(), ": footer of chunk ",
                                           area.chunk->id.value(), " at offset ",
                                           area.offset + area.data_bytes, ": ", what));
 }
@@ -266,9 +295,10 @@ absl::StatusOr<ExtentFooter> Extents::Check(uint32_t slot, uint32_t index, Part 
         LoadFrom<uint32_t>(footer + format::footer::kTableAt + sizeof(uint32_t) * piece);
     const uint32_t found = CrcOf(buffer + begin, size);
     if (found == expected) return;
-    damaged = absl::DataLossError(absl::StrCat(
-        files_[slot]->path(), ": chunk ", area.chunk->id.value(), ": ", size, " bytes at offset ",
-        area.offset + begin, ": CRC32C ", Hex(expected), " expected, ", Hex(found), " found"));
+    damaged = absl::DataLossError(
+        absl::StrCat(file_of(slot, index)->path(), ": chunk ", area.chunk->id.value(), ": ", size,
+                     " bytes at offset ", area.offset + begin, ": CRC32C ", Hex(expected),
+                     " expected, ", Hex(found), " found"));
   });
   if (!damaged.ok()) return damaged;
   ExtentFooter result;
@@ -337,7 +367,7 @@ ExtentFooter Extents::FillFooter(uint32_t slot, uint32_t index, Version version,
 
 void Extents::Write(uint32_t slot, uint32_t index, uint64_t begin, absl::Span<const uint8_t> bytes,
                     AsyncFile::Done done) const {
-  files_[slot]->Write(layout_.area(index).offset + begin, bytes, std::move(done));
+  file_of(slot, index)->Write(layout_.area(index).offset + begin, bytes, std::move(done));
 }
 
 }  // namespace eps

@@ -1,8 +1,9 @@
 #ifndef EPS_STORAGE_CUTS_EXTENTS_H_
 #define EPS_STORAGE_CUTS_EXTENTS_H_
 
-// A shard's state on disk: two slot files of equal layout, in which every owned chunk has a fixed
-// place (docs/formats/extent.md). SlotTable records which of the two holds a chunk.
+// A shard's state on disk: two slots of equal layout, in which every owned chunk has a fixed place
+// (docs/formats/extent.md). A slot is one file or, with several drives, one on each of them.
+// SlotTable records which slot holds a chunk.
 
 #include <array>
 #include <cstdint>
@@ -17,53 +18,70 @@
 #include "base/checksum.h"
 #include "base/ids.h"
 #include "base/job/layout/chunk_map.h"
+#include "storage/cuts/drives/drive_placement.h"
 #include "storage/disk/disk.h"
 
 namespace eps {
 
-// The offsets in a slot file, computed from the owned chunks, the number of arrays and the bytes
-// for residuals. Immutable; the chunk map must outlive it.
+// The offsets in the files of a slot, computed from the owned chunks, the number of arrays, the
+// bytes for residuals and the drives. Immutable; the chunk map must outlive it.
 class ExtentLayout {
  public:
-  // The place of one chunk in a slot file.
+  // The place of one chunk in a slot.
   struct Area {
     const Chunk* chunk = nullptr;
     size_t arrays = 0;  // 1 if the chunk is frozen
-    uint64_t offset = 0;
+    uint32_t drive = 0;
+    uint64_t offset = 0;        // in the file of its drive
     uint64_t stride_bytes = 0;  // from array to array
     uint64_t data_bytes = 0;    // all arrays, in whole blocks
     uint64_t footer_bytes = 0;
     uint32_t pieces = 0;  // each has its own CRC; every array begins a new piece
-    // In a file of its own, for the gradient in FP32, in whole blocks; 0 if the chunk is frozen.
+    // In another file of its drive, for the gradient in FP32, in whole blocks; 0 if the chunk is
+    // frozen.
     uint64_t gradient_bytes = 0;
+    uint64_t gradient_offset = 0;
 
     uint64_t bytes() const { return data_bytes + footer_bytes; }
   };
 
   // `owned` is strictly ascending; `arrays` are those of a chunk that is not frozen;
-  // `residual_bytes` counts the residuals alone.
+  // `residual_bytes` counts the residuals alone. By default, everything is on one drive.
   ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> owned, size_t arrays,
-               uint64_t residual_bytes, uint32_t parts);
+               uint64_t residual_bytes, uint32_t parts, const DrivePlacement& placement = {});
 
   size_t arrays() const { return arrays_; }
+  const DrivePlacement& placement() const { return placement_; }
+  // Those that hold a slot: 1 if the placement names none.
+  uint32_t drives() const { return static_cast<uint32_t>(files_.size()); }
   absl::Span<const Area> areas() const { return areas_; }
   const Area& area(uint32_t index) const { return areas_[index]; }
   uint64_t largest_area_bytes() const { return largest_area_bytes_; }
-  // Of the file in which the reduced gradients of mode sealed wait, beside the slots.
+  // Of the files in which the reduced gradients of mode sealed wait, beside the slots.
   uint64_t largest_gradient_bytes() const { return largest_gradient_bytes_; }
-  uint64_t gradient_file_bytes() const { return gradient_file_bytes_; }
+  uint64_t gradient_file_bytes(uint32_t drive) const { return files_[drive].gradient_bytes; }
+  // The area of residuals is on drive 0.
   uint64_t residual_offset() const { return residual_offset_; }
-  uint64_t residual_bytes() const { return file_bytes_ - residual_offset_; }
-  uint64_t file_bytes() const { return file_bytes_; }
+  uint64_t residual_bytes() const { return files_[0].bytes - residual_offset_; }
+  // Of a slot's file on a drive.
+  uint64_t file_bytes(uint32_t drive) const { return files_[drive].bytes; }
+  // Of a slot on all drives.
+  uint64_t slot_bytes() const;
 
  private:
+  // The sizes of the files of one drive.
+  struct DriveFiles {
+    uint64_t bytes = 0;  // of a slot's
+    uint64_t gradient_bytes = 0;
+  };
+
   size_t arrays_;
+  DrivePlacement placement_;
   std::vector<Area> areas_;
+  std::vector<DriveFiles> files_;  // by drive
   uint64_t largest_area_bytes_ = 0;
   uint64_t largest_gradient_bytes_ = 0;
-  uint64_t gradient_file_bytes_ = 0;
   uint64_t residual_offset_ = 0;
-  uint64_t file_bytes_ = 0;
 };
 
 // The owner of the state, as recorded in the header of a slot file.
@@ -87,7 +105,7 @@ struct ExtentFooter {
 // footers would be the same for any content.)
 uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs);
 
-// Reads, checks, seals and writes chunks in the two slot files. Thread-safe. The caller owns the
+// Reads, checks, seals and writes chunks in the two slots. Thread-safe. The caller owns the
 // buffers: kDiskBlock-aligned, as large as the chunk's area, with the arrays first and then the
 // footer. Reads and writes complete as in AsyncFile.
 class Extents {
@@ -98,20 +116,28 @@ class Extents {
     kAll,
   };
 
-  // Creates both files, durably. ResourceExhausted with the bytes that are missing.
-  static absl::Status Create(Disk* disk, const std::string& folder, const ExtentLayout& layout,
+  // A folder on each drive, in the order of DrivePlacement.
+  using Folders = std::vector<std::string>;
+
+  // Creates all files, durably. ResourceExhausted with the bytes that are missing.
+  static absl::Status Create(Disk* disk, const Folders& folders, const ExtentLayout& layout,
                              const ExtentIdentity& identity);
-  // Checks both headers. NotFound; DataLoss if one is damaged; FailedPrecondition with both values
-  // if it belongs to another job, shard, number of shards, folder or format.
-  static absl::Status CheckHeaders(Disk* disk, const std::string& folder,
-                                   const ExtentLayout& layout, const ExtentIdentity& identity);
+  // Checks all headers. NotFound; DataLoss if one is damaged; FailedPrecondition with both values
+  // if it belongs to another job, shard, number of shards, folder, drive or format.
+  static absl::Status CheckHeaders(Disk* disk, const Folders& folders, const ExtentLayout& layout,
+                                   const ExtentIdentity& identity);
   // REQUIRES CheckHeaders. Starts no transfer.
-  static absl::StatusOr<std::unique_ptr<Extents>> Open(Disk* disk, const std::string& folder,
+  static absl::StatusOr<std::unique_ptr<Extents>> Open(Disk* disk, const Folders& folders,
                                                        const ExtentLayout& layout,
                                                        const ExtentIdentity& identity);
 
   const ExtentLayout& layout() const { return layout_; }
-  AsyncFile* file(uint32_t slot) const { return files_[slot].get(); }
+  AsyncFile* file(uint32_t slot, uint32_t drive) const { return files_[slot][drive].get(); }
+  // The file that holds a chunk's area.
+  AsyncFile* file_of(uint32_t slot, uint32_t index) const {
+    return file(slot, layout_.area(index).drive);
+  }
+  AsyncFile* residual_file(uint32_t slot) const { return file(slot, 0); }
 
   // Reads a part of chunk `index` into its place in `buffer`.
   void Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer, AsyncFile::Done done) const;
@@ -149,7 +175,7 @@ class Extents {
 
   const ExtentLayout layout_;
   const ExtentIdentity identity_;
-  std::array<std::unique_ptr<AsyncFile>, 2> files_;
+  std::array<std::vector<std::unique_ptr<AsyncFile>>, 2> files_;  // by slot and drive
 };
 
 }  // namespace eps

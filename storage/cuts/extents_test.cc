@@ -57,8 +57,8 @@ class ExtentsTest : public testing::Test {
 
   void Create() {
     ASSERT_TRUE(disk_.CreateFolder("/state").ok());
-    ASSERT_TRUE(Extents::Create(&disk_, "/state", layout_, identity_).ok());
-    extents_ = *Extents::Open(&disk_, "/state", layout_, identity_);
+    ASSERT_TRUE(Extents::Create(&disk_, {"/state"}, layout_, identity_).ok());
+    extents_ = *Extents::Open(&disk_, {"/state"}, layout_, identity_);
   }
   // Element e of array a is a * 100 + e.
   void FillArrays() {
@@ -110,13 +110,14 @@ TEST_F(ExtentsTest, ReadTheGoldenFile) {
   Create();
   std::ifstream file(kGolden, std::ios::binary);
   const std::string golden{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  ASSERT_EQ(golden.size(), layout_.file_bytes());
+  ASSERT_EQ(golden.size(), layout_.file_bytes(0));
   const std::unique_ptr<uint8_t, void (*)(void*)> all(
       static_cast<uint8_t*>(std::aligned_alloc(kDiskBlock, golden.size())), std::free);
   std::memcpy(all.get(), golden.data(), golden.size());
   ASSERT_TRUE(
-      WriteBlocking(extents_->file(1), 0, absl::MakeConstSpan(all.get(), golden.size())).ok());
-  ASSERT_TRUE(Extents::CheckHeaders(&disk_, "/state", layout_, identity_).ok());
+      WriteBlocking(extents_->residual_file(1), 0, absl::MakeConstSpan(all.get(), golden.size()))
+          .ok());
+  ASSERT_TRUE(Extents::CheckHeaders(&disk_, {"/state"}, layout_, identity_).ok());
   const auto footer = Read(1, Extents::Part::kAll);
   ASSERT_TRUE(footer.ok()) << footer.status();
   EXPECT_EQ(footer->version, Version(17));
@@ -180,22 +181,22 @@ TEST_F(ExtentsTest, RefuseAnotherOwner) {
   for (const Case& c : cases) {
     ExtentIdentity other = identity_;
     c.change(&other);
-    const absl::Status status = Extents::CheckHeaders(&disk_, "/state", layout_, other);
+    const absl::Status status = Extents::CheckHeaders(&disk_, {"/state"}, layout_, other);
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
     EXPECT_THAT(std::string(status.message()),
                 AllOf(HasSubstr("/state/slot-0.eps"), HasSubstr(c.message)));
   }
   const ExtentLayout two(chunks_, {ChunkId(0), ChunkId(1)}, 3, 1000, 2);
-  EXPECT_THAT(std::string(Extents::CheckHeaders(&disk_, "/state", two, identity_).message()),
+  EXPECT_THAT(std::string(Extents::CheckHeaders(&disk_, {"/state"}, two, identity_).message()),
               HasSubstr("chunks 2 expected, 1 found"));
   for (uint64_t at = 0; at < kDiskBlock; at += 3) {
     disk_.FlipBit(kPath, at, 5);
-    const absl::Status status = Extents::CheckHeaders(&disk_, "/state", layout_, identity_);
+    const absl::Status status = Extents::CheckHeaders(&disk_, {"/state"}, layout_, identity_);
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << at << ": " << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr("slot-1.eps: header at offset 0"));
     disk_.FlipBit(kPath, at, 5);
   }
-  EXPECT_TRUE(Extents::CheckHeaders(&disk_, "/state", layout_, identity_).ok());
+  EXPECT_TRUE(Extents::CheckHeaders(&disk_, {"/state"}, layout_, identity_).ok());
 }
 
 // The area of a chunk with three arrays without gaps.
@@ -209,8 +210,8 @@ class ExtentsInPlace {
         buffer_(static_cast<uint8_t*>(std::aligned_alloc(kDiskBlock, area().bytes())), std::free) {
     EPS_CHECK(area().chunk->elements == elements);
     EPS_CHECK(disk_.CreateFolder("/state").ok());
-    EPS_CHECK(Extents::Create(&disk_, "/state", layout_, identity_).ok());
-    extents_ = *Extents::Open(&disk_, "/state", layout_, identity_);
+    EPS_CHECK(Extents::Create(&disk_, {"/state"}, layout_, identity_).ok());
+    extents_ = *Extents::Open(&disk_, {"/state"}, layout_, identity_);
     Buffer state(12 * elements);
     for (size_t i = 0; i < state.size(); ++i) state.data()[i] = static_cast<uint8_t>(i * i >> 7);
     state_ = std::move(state).Freeze();
@@ -292,7 +293,7 @@ TEST(ExtentLayout, SizesFootersForLargeChunks) {
   EXPECT_EQ(area.data_bytes, uint64_t{12} * 8192 * 8192);
   EXPECT_EQ(area.footer_bytes, 4 * kDiskBlock);
   EXPECT_EQ(layout.area(1).offset, kDiskBlock + area.bytes());
-  EXPECT_EQ(layout.file_bytes(), layout.area(1).offset + layout.area(1).bytes());
+  EXPECT_EQ(layout.file_bytes(0), layout.area(1).offset + layout.area(1).bytes());
   EXPECT_EQ(layout.residual_bytes(), 0u);
 }
 

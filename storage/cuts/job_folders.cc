@@ -77,15 +77,18 @@ absl::Status RemoveJobFolder(Disk* disk, const std::string& path) {
   return disk->Remove(path);
 }
 
-absl::Status RemoveJob(Catalogue* catalogue, Disk* disk, const std::string& directory, JobId job) {
+absl::Status RemoveJob(Catalogue* catalogue, Disk* disk,
+                       const std::vector<std::string>& directories, JobId job) {
   const absl::Status forgotten = catalogue->RemoveJob(job);
   if (!forgotten.ok() && !absl::IsNotFound(forgotten)) return forgotten;
-  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, ListJobFolders(disk, directory));
   bool found = forgotten.ok();
-  for (const JobFolder& folder : folders) {
-    if (folder.job != job) continue;
-    EPS_RETURN_IF_ERROR(RemoveJobFolder(disk, folder.path));
-    found = true;
+  for (const std::string& directory : directories) {
+    EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, ListJobFolders(disk, directory));
+    for (const JobFolder& folder : folders) {
+      if (folder.job != job) continue;
+      EPS_RETURN_IF_ERROR(RemoveJobFolder(disk, folder.path));
+      found = true;
+    }
   }
   return found ? absl::OkStatus() : forgotten;
 }

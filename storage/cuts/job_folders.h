@@ -1,10 +1,10 @@
 #ifndef EPS_STORAGE_CUTS_JOB_FOLDERS_H_
 #define EPS_STORAGE_CUTS_JOB_FOLDERS_H_
 
-// The folders of a server's data directory, beside its catalogue. Hold the directory's lock during
-// all calls.
+// The folders of a server's data directory, beside its catalogue, and of its drives. Hold their
+// locks during all calls.
 //
-//   job-ID       the extents of a job
+//   job-ID       the files of a job
 //   job-ID.new   a job that is being created: it holds no state and may be removed at any time
 //   lost+found   what no catalogue names; only eps state rm removes anything from it
 
@@ -36,8 +36,8 @@ struct JobFolder {
   bool is_new = false;  // whether its creation was interrupted
 };
 
-// Returns the job folders of the directory, sorted by name, and ignores everything else in it.
-// NotFound if the directory does not exist.
+// Returns the job folders of a directory or drive, sorted by name, and ignores everything else in
+// it. NotFound if the directory does not exist.
 absl::StatusOr<std::vector<JobFolder>> ListJobFolders(Disk* disk, const std::string& directory);
 
 // Moves a folder that no job uses to lost+found beside it, durably and under a name that is free
@@ -48,10 +48,11 @@ absl::StatusOr<std::string> SetAside(Disk* disk, const std::string& folder);
 // names what could not be removed.
 absl::Status RemoveJobFolder(Disk* disk, const std::string& path);
 
-// Removes the job's records in one write, then its folders. A crash in between leaves an orphaned
-// folder, which a repeated call removes. NotFound if there are neither records nor a folder. Other
-// errors are those of Catalogue::RemoveJob and RemoveJobFolder.
-absl::Status RemoveJob(Catalogue* catalogue, Disk* disk, const std::string& directory, JobId job);
+// Removes the job's records in one write, then its folders in all directories. A crash in between
+// leaves orphaned folders, which a repeated call removes. NotFound if there are neither records nor
+// a folder. Other errors are those of Catalogue::RemoveJob and RemoveJobFolder.
+absl::Status RemoveJob(Catalogue* catalogue, Disk* disk,
+                       const std::vector<std::string>& directories, JobId job);
 
 }  // namespace eps
 

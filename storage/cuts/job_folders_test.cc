@@ -94,18 +94,18 @@ class JobFoldersTest : public testing::Test {
 
 TEST_F(JobFoldersTest, RemovesAJobWithItsRecords) {
   const Process process = Start();
-  EXPECT_EQ(RemoveJob(process.catalogue.get(), &disk_, kDirectory, SampleJob("no").id).code(),
+  EXPECT_EQ(RemoveJob(process.catalogue.get(), &disk_, {kDirectory}, SampleJob("no").id).code(),
             absl::StatusCode::kNotFound);
   const uint64_t used = disk_.used_bytes();
   ExpectWhole(old_, *process.catalogue);
   const uint64_t calls = disk_.calls();
-  const absl::Status removed = RemoveJob(process.catalogue.get(), &disk_, kDirectory, old_.id);
+  const absl::Status removed = RemoveJob(process.catalogue.get(), &disk_, {kDirectory}, old_.id);
   ASSERT_TRUE(removed.ok()) << removed;
   EXPECT_EQ(disk_.calls() - calls, uint64_t{kCalls});
   ExpectGone(old_, process);
   ExpectWhole(other_, *process.catalogue);
   EXPECT_EQ(disk_.used_bytes(), used - 3 * kFileBytes);
-  EXPECT_EQ(RemoveJob(process.catalogue.get(), &disk_, kDirectory, old_.id).code(),
+  EXPECT_EQ(RemoveJob(process.catalogue.get(), &disk_, {kDirectory}, old_.id).code(),
             absl::StatusCode::kNotFound);
 }
 
@@ -113,7 +113,7 @@ TEST_F(JobFoldersTest, RemovesAnOrphanedFolder) {
   const Process process = Start();
   ASSERT_TRUE(process.catalogue->RemoveJob(old_.id).ok());
   EXPECT_EQ(BytesOf(old_), 3 * kFileBytes);
-  ASSERT_TRUE(RemoveJob(process.catalogue.get(), &disk_, kDirectory, old_.id).ok());
+  ASSERT_TRUE(RemoveJob(process.catalogue.get(), &disk_, {kDirectory}, old_.id).ok());
   ExpectGone(old_, process);
 }
 
@@ -143,7 +143,7 @@ TEST_F(JobFoldersTest, FoldersOfInterruptedCreationsAreTold) {
   }
   EXPECT_EQ(found, 2);
   const Process process = Start();
-  ASSERT_TRUE(RemoveJob(process.catalogue.get(), &disk_, kDirectory, old_.id).ok());
+  ASSERT_TRUE(RemoveJob(process.catalogue.get(), &disk_, {kDirectory}, old_.id).ok());
   EXPECT_EQ(ListJobFolders(&disk_, kDirectory)->size(), 1u);
 }
 
@@ -163,7 +163,8 @@ TEST_P(JobFoldersPowerTest, PowerCutLeavesJobOrOrphan) {
   const auto seed = static_cast<uint64_t>(GetParam());
   std::optional<Process> process = Start();
   disk_.CutPowerAtCall(seed / 2, seed);
-  const absl::Status interrupted = RemoveJob(process->catalogue.get(), &disk_, kDirectory, old_.id);
+  const absl::Status interrupted =
+      RemoveJob(process->catalogue.get(), &disk_, {kDirectory}, old_.id);
   const bool cut = !disk_.on();
   if (!cut) disk_.CutPower(seed);
   EXPECT_EQ(interrupted.ok(), !cut) << interrupted;
@@ -180,7 +181,7 @@ TEST_P(JobFoldersPowerTest, PowerCutLeavesJobOrOrphan) {
   } else {
     ExpectForgotten(old_, *process);
   }
-  const absl::Status again = RemoveJob(process->catalogue.get(), &disk_, kDirectory, old_.id);
+  const absl::Status again = RemoveJob(process->catalogue.get(), &disk_, {kDirectory}, old_.id);
   EXPECT_TRUE(again.ok() || absl::IsNotFound(again)) << again;
   ExpectGone(old_, *process);
   ExpectWhole(other_, *process->catalogue);

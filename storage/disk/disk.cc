@@ -54,24 +54,28 @@ absl::Status SyncBlocking(AsyncFile* file) {
   return waiter.Wait();
 }
 
-AsyncFile::Done AfterBoth(AsyncFile::Done done) {
-  struct Both {
+AsyncFile::Done AfterAll(size_t operations, AsyncFile::Done done) {
+  struct All {
     Mutex mu;
-    int left EPS_GUARDED_BY(mu) = 2;
+    size_t left EPS_GUARDED_BY(mu) = 0;
     absl::Status status EPS_GUARDED_BY(mu);
     AsyncFile::Done done;
   };
-  auto both = std::make_shared<Both>();
-  both->done = std::move(done);
-  return [both](absl::Status status) {
+  auto all = std::make_shared<All>();
+  {
+    MutexLock lock(&all->mu);
+    all->left = operations;
+  }
+  all->done = std::move(done);
+  return [all](absl::Status status) {
     absl::Status outcome;
     {
-      MutexLock lock(&both->mu);
-      if (!status.ok()) both->status = std::move(status);
-      if (--both->left > 0) return;
-      outcome = both->status;
+      MutexLock lock(&all->mu);
+      if (!status.ok()) all->status = std::move(status);
+      if (--all->left > 0) return;
+      outcome = all->status;
     }
-    both->done(std::move(outcome));
+    all->done(std::move(outcome));
   };
 }
 

@@ -89,9 +89,9 @@ absl::Status ReadBlocking(AsyncFile* file, uint64_t offset, absl::Span<uint8_t> 
 absl::Status WriteBlocking(AsyncFile* file, uint64_t offset, absl::Span<const uint8_t> from);
 absl::Status SyncBlocking(AsyncFile* file);
 
-// Returns a completion for two operations. It calls `done` once both have completed, with the error
-// of one of them if any failed.
-AsyncFile::Done AfterBoth(AsyncFile::Done done);
+// Returns a completion for `operations`, at least one. It calls `done` once all have completed,
+// with the error of one of them if any failed.
+AsyncFile::Done AfterAll(size_t operations, AsyncFile::Done done);
 
 // The settings of NewRealDisk.
 struct DiskOptions {

@@ -8,7 +8,6 @@
 namespace eps {
 namespace {
 
-constexpr uint32_t kFormat = 1;
 constexpr size_t kSealBytes = 8;  // version before the fields, CRC32C after them
 
 }  // namespace
@@ -42,9 +41,9 @@ absl::Status DamagedRecord(absl::string_view key, absl::string_view what) {
   return absl::DataLossError(absl::StrCat("catalogue record ", key, ": ", what));
 }
 
-std::string SealRecord(absl::string_view key, absl::string_view fields) {
+std::string SealRecord(absl::string_view key, absl::string_view fields, uint32_t version) {
   RecordWriter writer;
-  writer.U32(kFormat);
+  writer.U32(version);
   writer.Text(fields);
   std::string record = std::move(writer).Take();
   RecordWriter crc;
@@ -52,7 +51,8 @@ std::string SealRecord(absl::string_view key, absl::string_view fields) {
   return record + std::move(crc).Take();
 }
 
-absl::StatusOr<absl::string_view> UnsealRecord(absl::string_view key, absl::string_view record) {
+absl::StatusOr<absl::string_view> UnsealRecord(absl::string_view key, absl::string_view record,
+                                               uint32_t newest) {
   if (record.size() < kSealBytes) {
     return DamagedRecord(
         key, absl::StrCat(record.size(), " bytes where at least ", kSealBytes, " are expected"));
@@ -66,10 +66,10 @@ absl::StatusOr<absl::string_view> UnsealRecord(absl::string_view key, absl::stri
   }
   const uint32_t version = RecordReader(sealed).U32();
   if (version == 0) return DamagedRecord(key, "version 0");
-  if (version > kFormat) {
+  if (version > newest) {
     return absl::FailedPreconditionError(
         absl::StrCat("catalogue record ", key, ": version ", version,
-                     " of a later release; this one reads versions up to ", kFormat));
+                     " of a later release; this one reads versions up to ", newest));
   }
   return sealed.substr(4);
 }

@@ -46,13 +46,20 @@ class RecordReader {
   bool missing_ = false;
 };
 
+// The versions of records. A record has the first one whose readers know all of its fields.
+inline constexpr uint32_t kFirstRecordVersion = 1;
+inline constexpr uint32_t kDrivesRecordVersion = 2;  // storage.drives, and jobs on them
+
 // Returns the record of `fields` under `key`: its version, the fields, and a CRC32C of key, version
 // and fields. All versions use this frame, so a damaged record is never mistaken for a later one.
-std::string SealRecord(absl::string_view key, absl::string_view fields);
+std::string SealRecord(absl::string_view key, absl::string_view fields,
+                       uint32_t version = kFirstRecordVersion);
 
 // Returns the fields of a record, which must outlive them. DataLoss names the key of a damaged
-// record, FailedPrecondition the key of a record that a later release wrote.
-absl::StatusOr<absl::string_view> UnsealRecord(absl::string_view key, absl::string_view record);
+// record, FailedPrecondition the key of a record that a later release wrote: `newest` is the last
+// version of records of this kind.
+absl::StatusOr<absl::string_view> UnsealRecord(absl::string_view key, absl::string_view record,
+                                               uint32_t newest = kFirstRecordVersion);
 
 // Returns the DataLoss of the record under `key`; `what` says what is wrong with it.
 absl::Status DamagedRecord(absl::string_view key, absl::string_view what);

@@ -1,5 +1,6 @@
 #include "storage/testing/backends_under_test.h"
 
+#include <string>
 #include <utility>
 
 #include "storage/backends/dram_backend.h"
@@ -19,7 +20,7 @@ struct Ground {
   Catalogue catalogue{&store};
 };
 
-template <decltype(&NewNvmeBackend) kNew>
+template <decltype(&NewNvmeBackend) kNew, int kDrives = 0>
 absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
     MemoryAccount* account, BackendDoneFn done) {
@@ -29,6 +30,9 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
   options.disk = &grounds->back()->disk;
   options.catalogue = &grounds->back()->catalogue;
   options.folder = "/state";
+  for (int drive = 0; drive < kDrives; ++drive) {
+    options.drive_folders.push_back("/drive-" + std::to_string(drive) + "/job");
+  }
   options.staging_bytes = uint64_t{4} << 20;
   return kNew(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
               std::move(done));
@@ -39,7 +43,8 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
 std::vector<BackendUnderTest> BackendsUnderTest() {
   return {{"Dram", &NewDramBackend},
           {"DurableDram", &NewOnSimulatedDisk<&NewDurableDramBackend>},
-          {"Nvme", &NewOnSimulatedDisk<&NewNvmeBackend>}};
+          {"Nvme", &NewOnSimulatedDisk<&NewNvmeBackend>},
+          {"Drives", &NewOnSimulatedDisk<&NewNvmeBackend, 3>}};
 }
 
 }  // namespace eps

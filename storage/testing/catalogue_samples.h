@@ -60,7 +60,8 @@ inline CatalogueLog SampleLog(uint64_t term, uint64_t step) {
 }
 
 inline auto Fields(const CatalogueJob& job) {
-  return std::tie(job.id, job.spec_text, job.shard, job.shards, job.promised, job.extents_nonce);
+  return std::tie(job.id, job.spec_text, job.shard, job.shards, job.promised, job.extents_nonce,
+                  job.placement.drives, job.placement.drive);
 }
 inline bool operator==(const CatalogueJob& a, const CatalogueJob& b) {
   return Fields(a) == Fields(b);

@@ -76,11 +76,12 @@ class DurableStorageTest : public testing::Test {
     options.staging_bytes = uint64_t{8} << 20;
     return options;
   }
-  absl::Status Create(const JobSpec& spec) {
+  absl::Status Create(const JobSpec& spec) { return Create(spec, Options()); }
+  static absl::Status Create(const JobSpec& spec, const StorageOptions& options) {
     const ChunkMap chunks = ChunkMap::Build(spec);
     MemoryAccount account;
     ThreadPool pool(1);
-    const auto storage = DurableStorage::Open(Options());
+    const auto storage = DurableStorage::Open(options);
     if (!storage.ok()) return storage.status();
     return (*storage)
         ->NewBackend(spec, chunks, {chunks.chunks().front().id}, ShardPlace(), &pool, &account,
@@ -137,6 +138,42 @@ TEST_F(DurableStorageTest, RefusesJobsWithoutTheirCatalogue) {
   const std::string folder = root_ + "/" + JobFolderName(known_.id);
   fs::rename(folder, NewFolderOf(folder));
   EXPECT_TRUE(DurableStorage::Open(Options()).ok());
+}
+
+TEST_F(DurableStorageTest, DrivesHoldTheSlotsOfJobs) {
+  const JobSpec spec = TinySyntheticSpec();
+  const std::string name = "/" + JobFolderName(spec.id());
+  const std::vector<std::string> drives = {root_ + "-a", root_ + "-b"};
+  for (const std::string& drive : drives) fs::create_directories(drive + "/job-00000000000000ff");
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  StorageOptions options = Options();
+  options.drives = drives;
+  ASSERT_TRUE(Create(spec, options).ok());
+  for (const std::string& drive : drives) {
+    EXPECT_TRUE(fs::exists(drive + name + "/slot-1.eps")) << drive;
+    EXPECT_TRUE(fs::exists(drive + "/lost+found/job-00000000000000ff")) << drive;
+  }
+  EXPECT_FALSE(fs::exists(root_ + name + "/slot-1.eps"));
+  const auto reading = DurableStorage::OpenForReading(root_);
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  uint64_t bytes = 0;
+  for (const JobFolder& folder : *(*reading)->JobFolders()) {
+    if (folder.job == spec.id()) bytes += folder.bytes;
+  }
+  EXPECT_GE(bytes, 2 * 12 * chunks.chunks().front().elements);
+  ASSERT_TRUE((*reading)->RemoveJob(spec.id()).ok());
+  for (const std::string& drive : drives) EXPECT_FALSE(fs::exists(drive + name)) << drive;
+}
+
+TEST_F(DurableStorageTest, RefusesDrivesNamedTwice) {
+  StorageOptions options = Options();
+  for (const std::string& twin :
+       {root_ + "/", root_ + "-a/../" + fs::path(root_ + "-a").filename().string()}) {
+    options.drives = {root_ + "-a", twin};
+    const absl::Status refused = DurableStorage::Open(options).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << twin;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("storage.drives"));
+  }
 }
 
 }  // namespace

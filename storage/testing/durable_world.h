@@ -70,15 +70,19 @@ inline UpdateRequest SomeUpdate(const Chunk& chunk, Version from, uint64_t seed)
   return request;
 }
 
-// The place of the state between two cuts.
+// The place of the state between two cuts, and of the slots.
 struct DurableKind {
   const char* name;
   bool in_dram;
   decltype(&NewNvmeBackend) make;
+  uint32_t drives = 0;  // 0: the slots are in DurableWorld::folder
 };
 inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
 inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
 inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
+inline constexpr DurableKind kInDramWithDrives = {"DramWithDrives", true, &NewDurableDramBackend,
+                                                  2};
+inline constexpr DurableKind kOnDrives = {"Drives", false, &NewNvmeBackend, 3};
 
 // The disk, its tasks, and the arguments of every process on it.
 struct DurableWorld {
@@ -88,6 +92,10 @@ struct DurableWorld {
         chunks(ChunkMap::Build(spec)),
         disk(OptionsOf(&executor, seed)) {
     for (const Chunk& c : chunks.chunks()) owned.push_back(c.id);
+    // All are on one disk: a power cut leaves each file its own writes.
+    for (uint32_t drive = 0; drive < kind.drives; ++drive) {
+      drive_folders.push_back("/drive-" + std::to_string(drive) + "/job");
+    }
   }
   static SimulatedDisk::Options OptionsOf(Executor* executor, uint64_t seed) {
     SimulatedDisk::Options options;
@@ -105,6 +113,7 @@ struct DurableWorld {
   ShardId shard;
   uint32_t shards = 1;
   std::string folder = "/state/extents";
+  std::vector<std::string> drive_folders;
   uint64_t staging_bytes = uint64_t{1} << 20;
   uint64_t residual_bytes = 10000;
   LogRoom log;  // none
@@ -125,6 +134,7 @@ class DurableProcess {
     options.blocking_disk_or_null = world->disk.blocking();
     options.catalogue = catalogue_.get();
     options.folder = world->folder;
+    options.drive_folders = world->drive_folders;
     options.staging_bytes = world->staging_bytes;
     options.residual_bytes = world->residual_bytes;
     options.log = world->log;

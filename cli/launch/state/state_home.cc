@@ -50,7 +50,7 @@ absl::StatusOr<std::vector<ExtentLayout>> LayoutsOf(const JobSpec& spec, const C
 
 uint64_t RoomOf(const std::vector<ExtentLayout>& layouts) {
   uint64_t bytes = 0;
-  for (const ExtentLayout& layout : layouts) bytes += kSlots * layout.file_bytes() + kCatalogue;
+  for (const ExtentLayout& layout : layouts) bytes += kSlots * layout.slot_bytes() + kCatalogue;
   return bytes;
 }
 
@@ -80,8 +80,15 @@ absl::StatusOr<uint64_t> StateRoom(const JobSpec& spec, uint32_t servers) {
   return RoomOf(layouts);
 }
 
+absl::Status CheckDrives(const StorageConfig& storage) {
+  if (storage.drives.empty() || !storage.path.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "storage.drives needs storage.path, a folder for the catalogue of what is on the drives");
+}
+
 absl::StatusOr<std::string> ChooseState(const JobSpec& spec, uint32_t servers, Config* config) {
   StorageConfig* const storage = &config->storage;
+  EPS_RETURN_IF_ERROR(CheckDrives(*storage));
   if (storage->kind != "auto" || !storage->path.empty()) return std::string();
   storage->kind = "dram";
   const std::string& out = config->checkpoint.dir;

@@ -67,6 +67,7 @@ DurableDisks::Options Draw(uint64_t seed, Dice* dice) {
   options.seed = seed;
   options.cut_steps = 1 + (*dice)(3);
   options.in_dram = (*dice)(3) == 0;
+  options.drives = (*dice)(3) == 0 ? 2 : 0;
   return options;
 }
 

@@ -158,6 +158,9 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableDisks::Start(
   durable.blocking_disk_or_null = place->disk->blocking();
   durable.catalogue = place->catalogue.get();
   durable.folder = kExtents;
+  for (uint32_t drive = 0; drive < options_.drives; ++drive) {
+    durable.drive_folders.push_back(absl::StrCat("/drive-", drive, "/job"));
+  }
   durable.staging_bytes = options_.staging_bytes;
   durable.residual_bytes = ResidualBudget(spec, chunks, owned, /*durable=*/true);
   if (shard.value() < options_.log_steps.size()) {

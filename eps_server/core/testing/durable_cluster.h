@@ -43,6 +43,7 @@ class DurableDisks {
     uint32_t shards = 1;
     uint64_t seed = 0;     // of every order; 0 is first in, first out
     bool in_dram = false;  // durable DRAM instead of NVMe
+    uint32_t drives = 0;   // of each shard's slots, all on its one disk; 0: beside the log
     uint64_t cut_steps = 1;
     uint64_t cut_ms = 0;
     // By shard: the most steps between two cuts whose contributions its log can hold. A shard

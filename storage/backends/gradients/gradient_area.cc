@@ -15,6 +15,17 @@ namespace {
 
 constexpr char kFile[] = "gradients.eps";
 
+// Creates the file unless it is there with that size.
+absl::Status EnsureFile(Disk* disk, const std::string& path, uint64_t bytes) {
+  const absl::StatusOr<std::unique_ptr<AsyncFile>> found = disk->Open(path);
+  if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
+  if (found.ok()) {
+    if ((*found)->size() == bytes) return absl::OkStatus();
+    EPS_RETURN_IF_ERROR(disk->Remove(path));
+  }
+  return disk->CreateFile(path, bytes);
+}
+
 }  // namespace
 
 GradientPlace::~GradientPlace() {
@@ -39,30 +50,21 @@ absl::StatusOr<std::shared_ptr<const EncodedChunk>> StoredGradient::Open(
                       Content::kWeights);
 }
 
-GradientArea::GradientArea(std::unique_ptr<AsyncFile> file, const ExtentLayout& layout)
-    : file_(std::move(file)), places_(std::make_shared<GradientPlaces>()) {
-  places_->path = file_->path();
-  uint64_t offset = 0;
-  for (const ExtentLayout::Area& area : layout.areas()) {
-    places_->offsets.push_back(offset);
-    offset += area.gradient_bytes;
-  }
-  MutexLock lock(&places_->mu);
-  places_->taken.resize(layout.areas().size());
+GradientArea::GradientArea(Files files, const ExtentLayout& layout)
+    : files_(std::move(files)), places_(std::make_shared<GradientPlaces>(layout)) {
+  for (const std::unique_ptr<AsyncFile>& file : files_) places_->paths.push_back(file->path());
 }
 
 absl::StatusOr<std::unique_ptr<GradientArea>> GradientArea::Open(Disk* blocking, Disk* disk,
-                                                                 const std::string& folder,
+                                                                 const Extents::Folders& folders,
                                                                  const ExtentLayout& layout) {
-  const std::string path = absl::StrCat(folder, "/", kFile);
-  const uint64_t bytes = layout.gradient_file_bytes();
-  absl::StatusOr<std::unique_ptr<AsyncFile>> found = blocking->Open(path);
-  const bool fits = found.ok() && (*found)->size() == bytes;
-  if (!found.ok() && !absl::IsNotFound(found.status())) return found.status();
-  if (found.ok() && !fits) EPS_RETURN_IF_ERROR(blocking->Remove(path));
-  if (!fits) EPS_RETURN_IF_ERROR(blocking->CreateFile(path, bytes));
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<AsyncFile> file, disk->Open(path));
-  return std::unique_ptr<GradientArea>(new GradientArea(std::move(file), layout));
+  Files files;
+  for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
+    const std::string path = absl::StrCat(folders[drive], "/", kFile);
+    EPS_RETURN_IF_ERROR(EnsureFile(blocking, path, layout.gradient_file_bytes(drive)));
+    EPS_ASSIGN_OR_RETURN(files.emplace_back(), disk->Open(path));
+  }
+  return std::unique_ptr<GradientArea>(new GradientArea(std::move(files), layout));
 }
 
 std::unique_ptr<GradientPlace> GradientArea::Take(uint32_t index) {
@@ -74,13 +76,17 @@ std::unique_ptr<GradientPlace> GradientArea::Take(uint32_t index) {
 
 void GradientArea::Write(const StoredGradient& gradient, const uint8_t* from,
                          AsyncFile::Done done) {
-  file_->Write(gradient.place().offset(),
-               absl::MakeConstSpan(from, RoundUpTo(gradient.size(), kDiskBlock)), std::move(done));
+  const GradientPlace& place = gradient.place();
+  files_[place.drive()]->Write(place.offset(),
+                               absl::MakeConstSpan(from, RoundUpTo(gradient.size(), kDiskBlock)),
+                               std::move(done));
 }
 
 void GradientArea::Read(const StoredGradient& gradient, uint8_t* into, AsyncFile::Done done) {
-  file_->Read(gradient.place().offset(),
-              absl::MakeSpan(into, RoundUpTo(gradient.size(), kDiskBlock)), std::move(done));
+  const GradientPlace& place = gradient.place();
+  files_[place.drive()]->Read(place.offset(),
+                              absl::MakeSpan(into, RoundUpTo(gradient.size(), kDiskBlock)),
+                              std::move(done));
 }
 
 }  // namespace eps::durable

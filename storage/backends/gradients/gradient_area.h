@@ -1,9 +1,9 @@
 #ifndef EPS_STORAGE_BACKENDS_GRADIENTS_GRADIENT_AREA_H_
 #define EPS_STORAGE_BACKENDS_GRADIENTS_GRADIENT_AREA_H_
 
-// The file gradients.eps of a job, in which the reduced gradients of mode sealed wait for their
-// update. No process reads what an earlier one has written: a recovery starts from a cut and
-// reduces again. So nothing here is synced.
+// The file gradients.eps of a job, one on each drive, in which the reduced gradients of mode sealed
+// wait for their update. No process reads what an earlier one has written: a recovery starts from a
+// cut and reduces again. So nothing here is synced.
 
 #include <cstdint>
 #include <memory>
@@ -23,8 +23,10 @@ namespace eps::durable {
 
 // The places of an area, which their handles share.
 struct GradientPlaces {
-  std::string path;               // of the file; for messages
-  std::vector<uint64_t> offsets;  // by index
+  explicit GradientPlaces(const ExtentLayout& of) : layout(of), taken(of.areas().size()) {}
+
+  std::vector<std::string> paths;  // by drive; for messages
+  const ExtentLayout layout;
   Mutex mu;
   std::vector<bool> taken EPS_GUARDED_BY(mu);  // by index
 };
@@ -38,8 +40,9 @@ class GradientPlace {
   GradientPlace(const GradientPlace&) = delete;
   GradientPlace& operator=(const GradientPlace&) = delete;
 
-  const std::string& path() const { return places_->path; }
-  uint64_t offset() const { return places_->offsets[index_]; }
+  uint32_t drive() const { return places_->layout.area(index_).drive; }
+  const std::string& path() const { return places_->paths[drive()]; }
+  uint64_t offset() const { return places_->layout.area(index_).gradient_offset; }
 
  private:
   const std::shared_ptr<GradientPlaces> places_;
@@ -67,14 +70,15 @@ class StoredGradient final : public ReducedGradient {
   const uint32_t crc32c_;
 };
 
-// The file and its places (ExtentLayout). Thread-safe. Handles of places may outlive the area;
+// The files and their places (ExtentLayout). Thread-safe. Handles of places may outlive the area;
 // nobody reads them then.
 class GradientArea {
  public:
-  // Opens the file in `folder`, or creates it with `blocking`, durably; one of another size is
-  // replaced. `disk` must outlive the area. ResourceExhausted with the missing bytes.
+  // Opens the file in the folder of each drive, or creates it with `blocking`, durably; one of
+  // another size is replaced. `disk` must outlive the area. ResourceExhausted with the missing
+  // bytes.
   static absl::StatusOr<std::unique_ptr<GradientArea>> Open(Disk* blocking, Disk* disk,
-                                                            const std::string& folder,
+                                                            const Extents::Folders& folders,
                                                             const ExtentLayout& layout);
 
   // Takes the place of the chunk with this index. Null if an earlier gradient still has it.
@@ -86,9 +90,11 @@ class GradientArea {
   void Read(const StoredGradient& gradient, uint8_t* into, AsyncFile::Done done);
 
  private:
-  GradientArea(std::unique_ptr<AsyncFile> file, const ExtentLayout& layout);
+  using Files = std::vector<std::unique_ptr<AsyncFile>>;
 
-  const std::unique_ptr<AsyncFile> file_;
+  GradientArea(Files files, const ExtentLayout& layout);
+
+  const Files files_;  // by drive
   const std::shared_ptr<GradientPlaces> places_;
 };
 
