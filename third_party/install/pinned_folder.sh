@@ -108,7 +108,7 @@ download_wheel() {
   rm -rf "$downloads/tmp" "$downloads/$prefix"-*.whl
   mkdir "$downloads/tmp"
   echo "$requirement" >"$downloads/requirement.txt"
-  for platform in _2_28 _2_27 _2_25 _2_18 2014 2010; do
+  for platform in _2_28 _2_27 _2_25 _2_18 _2_17 2014 2010; do
     platforms+=(--platform "manylinux${platform}_x86_64")
   done
   TMPDIR=$PWD/$downloads/tmp pip_quietly "$python" download --no-cache-dir --python-version 3.11 \
