@@ -1,6 +1,6 @@
 #!/bin/bash
-# Unpacks Go (70 MB to download) into third_party/.go, for tests/deploy/install_tools.sh: Debian 12
-# has one that is too old for these tools. third_party/install/pinned_folder.sh describes the folder.
+# Unpacks Go (70 MB to download) into third_party/.go, for tests/deploy/install_tools.sh: the Go of
+# Debian 12 is too old for these tools. third_party/install/pinned_folder.sh describes the folder.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
