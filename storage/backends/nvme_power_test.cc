@@ -227,7 +227,9 @@ class Story {
 class DurablePower : public testing::TestWithParam<DurableKind> {};
 
 TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
-  const int seeds = std::getenv("EPS_LONG") != nullptr ? 3000 : 20;
+  const int seeds = std::getenv("EPS_LONG") != nullptr    ? 3000
+                    : std::getenv("EPS_SHORT") != nullptr ? 6
+                                                          : 20;
   int cuts = 0, restores = 0, older = 0;
   for (int seed = 0; seed < seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
