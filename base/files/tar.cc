@@ -41,13 +41,15 @@ struct TarWriter::State {
   archive* tar = archive_write_new();
   Sink sink;
   absl::Status sunk;  // the first error of the sink
+  bool freed = false;
 
   ~State() { archive_write_free(tar); }
 
-  // Never fails: libarchive 3.6 leaks memory if a header cannot be written. Checked reports the
-  // error of the sink, which gets nothing more after it.
+  // Never fails before the end: libarchive 3.6 leaks memory if a header cannot be written. Checked
+  // reports the error of the sink, which gets nothing more after it.
   static la_ssize_t OnBytes(archive*, void* self, const void* bytes, size_t size) {
     auto* const state = static_cast<State*>(self);
+    if (state->freed) return -1;  // else zeros fill the rest of a file that has not ended
     if (state->sunk.ok()) {
       state->sunk = state->sink(absl::string_view(static_cast<const char*>(bytes), size));
     }
@@ -72,9 +74,7 @@ TarWriter::TarWriter(Sink sink) : state_(std::make_unique<State>()) {
             ARCHIVE_OK);
 }
 
-TarWriter::~TarWriter() {
-  state_->sink = [](absl::string_view) { return absl::OkStatus(); };  // freeing ends the archive
-}
+TarWriter::~TarWriter() { state_->freed = true; }
 
 absl::Status TarWriter::Add(const std::string& name, uint64_t size, uint64_t mtime) {
   archive_entry* const entry = archive_entry_new();

@@ -228,7 +228,7 @@ class DurablePower : public testing::TestWithParam<DurableKind> {};
 
 TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
   const int seeds = std::getenv("EPS_LONG") != nullptr    ? 3000
-                    : std::getenv("EPS_SHORT") != nullptr ? 6
+                    : std::getenv("EPS_SHORT") != nullptr ? 10
                                                           : 20;
   int cuts = 0, restores = 0, older = 0;
   for (int seed = 0; seed < seeds && !HasFailure(); ++seed) {
@@ -244,7 +244,7 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
   }
   EXPECT_GT(cuts, 5 * seeds);
   EXPECT_GT(restores, 3 * seeds);
-  EXPECT_GT(older, seeds / 3);
+  EXPECT_GE(older, seeds / 5);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DurablePower,
