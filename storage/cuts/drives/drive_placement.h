@@ -26,9 +26,10 @@ struct DrivePlacement {
   uint32_t of(uint32_t index) const { return drive.empty() ? 0 : drive[index]; }
 };
 
-// Spreads the owned chunks (ascending) over at most kMaxDrives drives: each goes to the drive that
-// has the fewest bytes of the first stage that uses it and, of several, the fewest bytes in all. So
-// all drives work during every stage. `arrays` are those of a chunk that is not frozen.
+// Spreads the owned chunks (ascending) over at most kMaxDrives drives, stage by stage and the
+// largest first: each goes to the drive that has the fewest bytes of the first stage that uses it
+// and, of several, the fewest bytes in all. So all drives work during every stage, and fill
+// equally. `arrays` are those of a chunk that is not frozen.
 DrivePlacement SpreadOverDrives(const ChunkMap& chunks, absl::Span<const ChunkId> owned,
                                 size_t arrays, uint32_t drives);
 
