@@ -153,6 +153,11 @@ bool CoreTraining::Begin(uint64_t step) {
   if (open_.empty() && !Probe()) return false;
   const std::pair<uint64_t, uint64_t> worker = joined_;
   const std::vector<StreamId> streams = SendToAll({}, step);
+  if (streams.empty()) {
+    // Every shard is ahead: the step that the worker was given is complete. It joins again.
+    joined_ = {0, 0};
+    return false;
+  }
   const bool skips = streams.size() < open_.size();
   for (int round = 0; round < 1000; ++round) {
     size_t answered = 0;
