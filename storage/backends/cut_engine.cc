@@ -133,7 +133,7 @@ void CutEngine::WriteResiduals(PendingCut* cut, uint8_t* buffer, uint64_t at) {
   if (cut->residuals->left() == 0) {
     files_->staging()->Release(buffer);
     cut->kept->record.residuals_crc32c = cut->residuals->crc32c();
-    files_->MarkDirty(slot, /*drive=*/0);
+    files_->MarkDirty(slot, ExtentLayout::kResidualDrive);
     return SyncSlots(cut, 0);
   }
   const size_t filled =

@@ -110,9 +110,6 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
   }
   EPS_RETURN_IF_ERROR(CheckCatalogue(storage->disk_.get(), options.path));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
-  if (!options.drives.empty()) {
-    EPS_RETURN_IF_ERROR(Catalogue(storage->store_.get()).SetDrives(options.drives));
-  }
   return storage;
 }
 
@@ -258,8 +255,11 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
   options.log = place.log;
   options.log.steps = options_.log_steps;
   const auto make = options_.kind == "dram" ? NewDurableDramBackend : NewNvmeBackend;
-  return make(spec, chunks, std::move(owned), place.shard, place.shards, executor, account, options,
-              std::move(done));
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<StateBackend> backend,
+                       make(spec, chunks, std::move(owned), place.shard, place.shards, executor,
+                            account, options, std::move(done)));
+  if (drives > 0) EPS_RETURN_IF_ERROR(Catalogue(store_.get()).SetDrives(options_.drives));
+  return backend;
 }
 
 }  // namespace eps

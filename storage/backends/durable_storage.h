@@ -109,7 +109,8 @@ class DurableStorage {
   absl::Status Discard(JobId job);
   // Returns the backend of NewNvmeBackend or NewDurableDramBackend, by StorageOptions::kind. First
   // removes jobs of the directory that never had a state and the remains of interrupted creations,
-  // and moves job folders that the catalogue does not name to lost+found. If the disk is full, the
+  // and moves job folders that the catalogue does not name to lost+found. Records the drives for
+  // OpenForReading once they have proved to be those of the job. If the disk is full, the
   // error says how many bytes the other jobs hold and how to remove them.
   absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
       const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,

@@ -227,9 +227,7 @@ class Story {
 class DurablePower : public testing::TestWithParam<DurableKind> {};
 
 TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
-  const int seeds = std::getenv("EPS_LONG") != nullptr    ? 3000
-                    : std::getenv("EPS_SHORT") != nullptr ? 10
-                                                          : 20;
+  const int seeds = std::getenv("EPS_LONG") != nullptr ? 3000 : 20;
   int cuts = 0, restores = 0, older = 0;
   for (int seed = 0; seed < seeds && !HasFailure(); ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -244,7 +242,7 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
   }
   EXPECT_GT(cuts, 5 * seeds);
   EXPECT_GT(restores, 3 * seeds);
-  EXPECT_GE(older, seeds / 5);
+  EXPECT_GT(older, seeds / 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DurablePower,

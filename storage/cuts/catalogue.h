@@ -23,6 +23,9 @@
 
 namespace eps {
 
+// The version of the record of storage.drives, and of those of jobs on them.
+inline constexpr uint32_t kDrivesRecordVersion = 2;
+
 // One shard's part of a job.
 struct CatalogueJob {
   JobId id;

@@ -54,7 +54,8 @@ void FillHeader(const ExtentLayout& layout, const ExtentIdentity& identity, uint
   StoreAt(block + format::header::kChunksAt, static_cast<uint32_t>(layout.areas().size()));
   StoreAt(block + format::header::kArraysAt, static_cast<uint32_t>(layout.arrays()));
   StoreAt(block + format::header::kFileBytesAt, layout.file_bytes(drive));
-  StoreAt(block + format::header::kResidualBytesAt, drive == 0 ? layout.residual_bytes() : 0);
+  StoreAt(block + format::header::kResidualBytesAt,
+          drive == ExtentLayout::kResidualDrive ? layout.residual_bytes() : 0);
   if (on_drives) {
     StoreAt(block + format::header::kDriveAt, drive);
     StoreAt(block + format::header::kDrivesAt, layout.drives());
@@ -149,9 +150,9 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
     largest_gradient_bytes_ = std::max(largest_gradient_bytes_, area.gradient_bytes);
     areas_.push_back(area);
   }
-  residual_offset_ = files_[0].bytes;
+  residual_offset_ = files_[kResidualDrive].bytes;
   const uint64_t heads = residual_bytes == 0 ? 0 : residuals * format::residual::kHeadBytes;
-  files_[0].bytes += RoundUpTo(residual_bytes + heads, format::kBlock);
+  files_[kResidualDrive].bytes += RoundUpTo(residual_bytes + heads, format::kBlock);
 }
 
 uint64_t ExtentLayout::slot_bytes() const {

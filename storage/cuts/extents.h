@@ -60,9 +60,10 @@ class ExtentLayout {
   // Of the files in which the reduced gradients of mode sealed wait, beside the slots.
   uint64_t largest_gradient_bytes() const { return largest_gradient_bytes_; }
   uint64_t gradient_file_bytes(uint32_t drive) const { return files_[drive].gradient_bytes; }
-  // The area of residuals is on drive 0.
+  // The area of residuals is in the file of this drive.
+  static constexpr uint32_t kResidualDrive = 0;
   uint64_t residual_offset() const { return residual_offset_; }
-  uint64_t residual_bytes() const { return files_[0].bytes - residual_offset_; }
+  uint64_t residual_bytes() const { return files_[kResidualDrive].bytes - residual_offset_; }
   // Of a slot's file on a drive.
   uint64_t file_bytes(uint32_t drive) const { return files_[drive].bytes; }
   // Of a slot on all drives.
@@ -137,7 +138,7 @@ class Extents {
   AsyncFile* file_of(uint32_t slot, uint32_t index) const {
     return file(slot, layout_.area(index).drive);
   }
-  AsyncFile* residual_file(uint32_t slot) const { return file(slot, 0); }
+  AsyncFile* residual_file(uint32_t slot) const { return file(slot, ExtentLayout::kResidualDrive); }
 
   // Reads a part of chunk `index` into its place in `buffer`.
   void Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer, AsyncFile::Done done) const;

@@ -46,9 +46,8 @@ class RecordReader {
   bool missing_ = false;
 };
 
-// The versions of records. A record has the first one whose readers know all of its fields.
+// A record has the first version whose readers know all of its fields.
 inline constexpr uint32_t kFirstRecordVersion = 1;
-inline constexpr uint32_t kDrivesRecordVersion = 2;  // storage.drives, and jobs on them
 
 // Returns the record of `fields` under `key`: its version, the fields, and a CRC32C of key, version
 // and fields. All versions use this frame, so a damaged record is never mistaken for a later one.

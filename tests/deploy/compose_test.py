@@ -16,7 +16,7 @@ import podman
 BINARIES = TOOLS = None
 STEPS_BETWEEN_KILLS = 20
 SERVICES = ("server-0", "server-1", "driver", "worker-0", "worker-1")
-MAX_SERVER_IMAGE_BYTES = 64e6
+MAX_SERVER_IMAGE_BYTES = 61e6
 
 
 class ComposeTest(unittest.TestCase):

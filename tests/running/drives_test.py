@@ -104,6 +104,7 @@ class DrivesTest(unittest.TestCase):
         self.assertIn("drive 0 expected, 1 found", said)
         said = self.eps(*self.on_drives(self.drives[:2], "latest")[1:], code=65)
         self.assertIn("made for 3 drives, and the server has 2", said)
+        self.eps("state", "verify", self.state)
 
         self.eps(*self.on_drives(self.drives, "latest")[1:])
         self.assertEqual(small_job.outcome(EPS, self.out, STEPS),

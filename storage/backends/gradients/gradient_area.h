@@ -23,10 +23,19 @@ namespace eps::durable {
 
 // The places of an area, which their handles share.
 struct GradientPlaces {
-  explicit GradientPlaces(const ExtentLayout& of) : layout(of), taken(of.areas().size()) {}
+  // The place of one chunk's gradient.
+  struct Spot {
+    uint32_t drive = 0;
+    uint64_t offset = 0;  // in the drive's file
+  };
+  explicit GradientPlaces(const ExtentLayout& layout) : taken(layout.areas().size()) {
+    for (const ExtentLayout::Area& area : layout.areas()) {
+      spots.push_back({area.drive, area.gradient_offset});
+    }
+  }
 
   std::vector<std::string> paths;  // by drive; for messages
-  const ExtentLayout layout;
+  std::vector<Spot> spots;         // by index
   Mutex mu;
   std::vector<bool> taken EPS_GUARDED_BY(mu);  // by index
 };
@@ -40,9 +49,9 @@ class GradientPlace {
   GradientPlace(const GradientPlace&) = delete;
   GradientPlace& operator=(const GradientPlace&) = delete;
 
-  uint32_t drive() const { return places_->layout.area(index_).drive; }
+  uint32_t drive() const { return places_->spots[index_].drive; }
   const std::string& path() const { return places_->paths[drive()]; }
-  uint64_t offset() const { return places_->layout.area(index_).gradient_offset; }
+  uint64_t offset() const { return places_->spots[index_].offset; }
 
  private:
   const std::shared_ptr<GradientPlaces> places_;
