@@ -156,8 +156,10 @@ TEST_F(DurableStorageTest, DrivesHoldTheSlotsOfJobs) {
   EXPECT_FALSE(fs::exists(root_ + name + "/slot-1.eps"));
   const auto reading = DurableStorage::OpenForReading(root_);
   ASSERT_TRUE(reading.ok()) << reading.status();
+  const auto folders = (*reading)->JobFolders();
+  ASSERT_TRUE(folders.ok()) << folders.status();
   uint64_t bytes = 0;
-  for (const JobFolder& folder : *(*reading)->JobFolders()) {
+  for (const JobFolder& folder : *folders) {
     if (folder.job == spec.id()) bytes += folder.bytes;
   }
   EXPECT_GE(bytes, 2 * 12 * chunks.chunks().front().elements);
