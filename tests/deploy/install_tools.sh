@@ -1,8 +1,8 @@
 #!/bin/bash
 # Installs the tools of the tests in this folder: podman and other packages of Debian 12, folders of
-# bare Debian machines, wheels for them, Ray from wheels that are pinned by hash, and the rest from
-# Go modules at pinned versions, whose sums the Go checksum database confirms. Needs root and
-# python3-pip.
+# bare machines with Debian and Ubuntu, wheels for them, Ray from wheels that are pinned by hash, and
+# the rest from Go modules at pinned versions, whose sums the Go checksum database confirms. Needs
+# root and python3-pip.
 #
 #   tests/deploy/install_tools.sh FOLDER [NAME...]
 #
@@ -13,8 +13,12 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 readonly packages=(podman buildah runc netavark aardvark-dns iptables python3-yaml)
 readonly slurm_packages=(slurmctld slurmd slurm-client munge)
-readonly packaging_packages=(debootstrap patchelf zstd gcc python3-pip)
+readonly packaging_packages=(debootstrap curl patchelf zstd gcc python3-pip)
 readonly etcd_packages=(etcd-server)
+readonly ubuntu_script=/usr/share/debootstrap/scripts/gutsy
+# The package with the keys that sign Ubuntu's archive, which Debian 12 does not have.
+readonly ubuntu_keyring=ubuntu-keyring_2023.11.28.1_all.deb
+readonly ubuntu_keyring_sha256=36de43b15853ccae0028e9a767613770c704833f82586f28eb262f0311adb8a8
 readonly compose=github.com/docker/compose/v5@v5.0.2
 readonly helm=helm.sh/helm/v3/cmd/helm@v3.22.0
 readonly kubeconform=github.com/yannh/kubeconform/cmd/kubeconform@v0.7.0
@@ -59,32 +63,46 @@ install_slurm() { install_packages "${slurm_packages[@]}"; }
 install_prometheus() { install_packages prometheus; }
 install_packaging() { install_packages "${packaging_packages[@]}"; }
 
-# make_root RELEASE PACKAGES: the folder of a Debian with no more than it needs and the packages.
+# make_root RELEASE PACKAGES [FLAG...]: the folder of a machine with no more than it needs and the
+# packages. Debian's debootstrap knows no release of Ubuntu after 2022 by name: all take one script.
 make_root() {
-  debootstrap --variant=minbase --include="$2" "$1" "$tools/roots.new/$1" \
-    >"$work/debootstrap.log" 2>&1 || {
+  local release=$1 included=$2
+  shift 2
+  local script=/usr/share/debootstrap/scripts/$release
+  [[ -e $script ]] || script=$ubuntu_script
+  debootstrap --variant=minbase --include="$included" "$@" "$release" "$tools/roots.new/$release" \
+    "" "$script" >"$work/debootstrap.log" 2>&1 || {
     tail -n 30 "$work/debootstrap.log" >&2
-    fail "debootstrap of $1 failed"
+    fail "debootstrap of $release failed"
   }
 }
 
-# Two machines: a Debian 12 with systemd, and a container of Debian 13.
+# Three machines: a Debian 12 with systemd, and containers of Debian 13 and Ubuntu 24.04.
 install_roots() {
+  local ubuntu
   rm -rf "$tools/roots.new"
   mkdir "$tools/roots.new"
   make_root bookworm python3-venv,systemd-sysv
   make_root trixie python3-venv
+  ubuntu=$(awk '$1 == "default_mirror" && $2 ~ /archive/ { print $2; exit }' "$ubuntu_script")
+  curl --silent --show-error --fail --retry 3 --output "$work/keyring.deb" \
+    "$ubuntu/pool/main/u/ubuntu-keyring/$ubuntu_keyring" || fail "no keys of Ubuntu"
+  echo "$ubuntu_keyring_sha256  $work/keyring.deb" | sha256sum --check --quiet ||
+    fail "$ubuntu_keyring is not the expected file"
+  dpkg-deb --extract "$work/keyring.deb" "$work/keyring"
+  make_root noble python3-venv --components=main,universe \
+    --keyring="$work/keyring/usr/share/keyrings/ubuntu-archive-keyring.gpg"
   mv "$tools/roots.new" "$tools/roots"
 }
 
-# The wheels that these machines install, 1.1 GB.
+# The wheels that these machines install, 1.6 GB.
 install_wheels() {
   local python platform platforms=()
   for platform in _2_28 _2_25 2014 2010; do
     platforms+=(--platform "manylinux${platform}_x86_64")
   done
   rm -rf "$tools/wheels.new"
-  for python in 3.11 3.13; do
+  for python in 3.11 3.12 3.13; do
     /usr/bin/python3 -m pip download --quiet --no-deps --require-hashes --only-binary=:all: \
       --python-version "$python" "${platforms[@]}" --dest "$tools/wheels.new" \
       --requirement "$here/packages_requirements.txt" || fail "pip could not download the wheels"

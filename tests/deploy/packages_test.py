@@ -1,5 +1,6 @@
 """Builds the packages of deploy/packages, installs them on bare machines that have no network, and
-trains there: on Debian 12, whose systemd runs the units, and on a minimal Debian 13.
+trains there: on Debian 12, whose systemd runs the units, and on a minimal Debian 13 and a minimal
+Ubuntu 24.04.
 
 Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
 
@@ -304,10 +305,9 @@ class Debian12Test(OnMachine, unittest.TestCase):
         self.assertNotIn("eps-", self.machine.run("ls /etc/systemd/system/*.wants"))
 
 
-class Debian13Test(OnMachine, unittest.TestCase):
+class WithoutSystemd(OnMachine):
     """A container without systemd, in which the commands of the units run."""
-    RELEASE, COMMAND = "trixie", ["sleep", "infinity"]
-    ASK_STATE = "echo running"
+    COMMAND, ASK_STATE = ["sleep", "infinity"], "echo running"
 
     def start_command(self, unit):
         """Starts the command of a unit. Its settings may be variables of a file."""
@@ -326,6 +326,17 @@ class Debian13Test(OnMachine, unittest.TestCase):
         self.check_job("eps", SERVER, "eps", "jobs")
         self.machine.stop("eps-driver", "eps-server")
         self.check_removal(files)
+
+
+class Debian13Test(WithoutSystemd, unittest.TestCase):
+    RELEASE = "trixie"
+
+
+class Ubuntu2404Test(WithoutSystemd, unittest.TestCase):
+    RELEASE = "noble"
+
+    def test_its_python_is_3_12(self):
+        self.assertRegex(self.machine.run(VENV + "/bin/python --version"), r"^Python 3\.12\.")
 
 
 if __name__ == "__main__":
