@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -100,13 +101,21 @@ std::shared_ptr<grpc::ServerCredentials> CredentialsOf(
   return credentials;
 }
 
-// How the process meets others: who may call it, and on which disk it keeps its state. Immutable.
+// Returns the folders of durable state, each of which may be a disk of its own.
+std::vector<std::string> StorageFolders(const ServerOptions& options) {
+  if (!options.storage.has_value()) return {};
+  std::vector<std::string> folders = options.storage->drives;
+  folders.push_back(options.storage->path);
+  return folders;
+}
+
+// How the process meets others: who may call it, and on which disks it keeps its state. Immutable.
 class Exposure {
  public:
   // `guard_or_null` checks the callers; null without TLS.
   Exposure(const ServerOptions& options, std::shared_ptr<RoleGuard> guard_or_null)
       : insecure_(!IsLoopback(options.listen) && !UsesTls(options.listen)),
-        storage_path_(options.storage.has_value() ? options.storage->path : ""),
+        folders_(StorageFolders(options)),
         guard_(std::move(guard_or_null)) {}
 
   const std::shared_ptr<RoleGuard>& guard_or_null() const { return guard_; }
@@ -114,8 +123,8 @@ class Exposure {
   ProcessFacts Facts() const;
 
  private:
-  const bool insecure_;  // other machines can connect, and without TLS
-  const std::string storage_path_;
+  const bool insecure_;                     // other machines can connect, and without TLS
+  const std::vector<std::string> folders_;  // of durable state
   const std::shared_ptr<RoleGuard> guard_;
 };
 
@@ -126,9 +135,9 @@ ProcessFacts Exposure::Facts() const {
     facts.denied = guard_->denied();
     facts.certificate_end = ProcessIdentityOrNull()->CertificateEnd();
   }
-  if (!storage_path_.empty()) {
-    const absl::StatusOr<uint64_t> free = FreeBytes(storage_path_);
-    if (free.ok()) facts.disk_free_bytes = *free;
+  for (const std::string& folder : folders_) {
+    const absl::StatusOr<uint64_t> free = FreeBytes(folder);
+    if (free.ok()) facts.disk_free_bytes[folder] = *free;
   }
   return facts;
 }

@@ -75,9 +75,13 @@ void AddFacts(const ProcessFacts& process, MetricFamilies* families) {
                     "When the certificate in security.dir is over.",
                     static_cast<double>(*process.certificate_end));
   }
-  if (process.disk_free_bytes.has_value()) {
-    families->Gauge("eps_disk_free_bytes", "Free on the disk of storage.path.",
-                    static_cast<double>(*process.disk_free_bytes));
+  if (!process.disk_free_bytes.empty()) {
+    families->Add("eps_disk_free_bytes",
+                  "Free on the disk of each folder of storage.path and storage.drives.",
+                  MetricType::Gauge);
+    for (const auto& [folder, bytes] : process.disk_free_bytes) {
+      families->Value(static_cast<double>(bytes), "folder", folder);
+    }
   }
   families->Add("eps_jobs", "Jobs on the board, by phase; on the lead.", MetricType::Gauge);
   for (int value = v1::JobPhase_MIN + 1; value <= v1::JobPhase_MAX; ++value) {

@@ -4,7 +4,9 @@
 // The metrics of a server for Prometheus. They are listed in docs/reference/metrics.md.
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "eps/v1/control.pb.h"
@@ -15,10 +17,11 @@ namespace eps {
 
 // The facts about a server process that its status does not have. Plain value.
 struct ProcessFacts {
-  bool insecure = false;                    // other machines can connect, and without TLS
-  uint64_t denied = 0;                      // calls that the role of the caller did not allow
-  std::optional<int64_t> certificate_end;   // in seconds since 1970
-  std::optional<uint64_t> disk_free_bytes;  // in storage.path
+  bool insecure = false;                   // other machines can connect, and without TLS
+  uint64_t denied = 0;                     // calls that the role of the caller did not allow
+  std::optional<int64_t> certificate_end;  // in seconds since 1970
+  // By folder: storage.path and storage.drives.
+  std::map<std::string, uint64_t> disk_free_bytes;
   BoardCounts board;
 };
 

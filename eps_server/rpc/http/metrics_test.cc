@@ -43,7 +43,7 @@ ProcessFacts FactsOfAServer() {
   facts.insecure = true;
   facts.denied = 3;
   facts.certificate_end = 1'800'000'000;
-  facts.disk_free_bytes = 4096;
+  facts.disk_free_bytes = {{"/fast", 4096}, {"/state", 8192}};
   facts.board.phases[v1::JOB_PHASE_QUEUED] = 2;
   facts.board.undriven = 1;
   return facts;
@@ -67,8 +67,10 @@ TEST(Metrics, TextReportsTheStatus) {
         absl::StrCat("eps_loss", labels, "} 2.5"), std::string("eps_insecure 1"),
         std::string("eps_calls_denied_total 3"),
         std::string("eps_certificate_end_timestamp_seconds 1800000000"),
-        std::string("eps_disk_free_bytes 4096"), std::string("eps_jobs{phase=\"queued\"} 2"),
-        std::string("eps_jobs{phase=\"running\"} 0"), std::string("eps_jobs_undriven 1"),
+        std::string("eps_disk_free_bytes{folder=\"/fast\"} 4096"),
+        std::string("eps_disk_free_bytes{folder=\"/state\"} 8192"),
+        std::string("eps_jobs{phase=\"queued\"} 2"), std::string("eps_jobs{phase=\"running\"} 0"),
+        std::string("eps_jobs_undriven 1"),
         std::string("# TYPE eps_push_requests_total counter")}) {
     EXPECT_THAT(page, HasSubstr(absl::StrCat(line, "\n")));
   }
