@@ -39,6 +39,31 @@ absl::Span<const uint8_t> StoredIn(const ChunkArrays& arrays) {
   return arrays.room_or_null->memory();
 }
 
+// Updates a range of a chunk with its gradient, in one piece or in several.
+class UpdateOfRange final : public strip_kernels::PieceSink {
+ public:
+  // The range begins at the element `first` of each of `count` arrays, and its gradient at `grad`.
+  UpdateOfRange(const PreparedUpdate& update, const ChunkArrays& arrays, size_t count,
+                uint64_t first, const float* grad)
+      : update_(update), fields_(count - 1), grad_(grad) {
+    state_.weight = arrays.weights + first;
+    for (size_t i = 0; i < fields_; ++i) state_.field[i] = arrays.array(1 + i) + first;
+  }
+
+  void Take(size_t offset, size_t n) override {
+    TileState state = state_;
+    state.weight += offset;
+    for (size_t i = 0; i < fields_; ++i) state.field[i] += offset;
+    update_.Run(n, grad_ + offset, state);
+  }
+
+ private:
+  const PreparedUpdate& update_;
+  const size_t fields_;
+  const float* const grad_;
+  TileState state_;
+};
+
 absl::Status CheckEncode(const UpdateRequest& request) {
   for (const UpdateRequest::Encode& encode : request.encode) {
     if (encode.codec == nullptr || encode.codec->traits().uses_residual) {
@@ -223,22 +248,16 @@ void ChunkCompute::UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, co
   GroupScalars group;
   group.weight_decay = spec_->groups[s.group.value()].weight_decay;
   group.lr_multiplier = spec_->groups[s.group.value()].lr_multiplier;
-  const absl::optional<AdamWScalars> adamw = rule_->adamw_scalars(step, group);
-  const bool in_place = adamw.has_value() && plan.InPlace(panel);
+  const std::unique_ptr<const PreparedUpdate> prepared = rule_->Prepare(step, group);
+  const bool in_place = plan.InPlace(panel);
   if (!in_place) plan.Run(panel, tiles, gradient);
   const auto update = [&](const ElementRange& range) {
-    TileState state;
-    state.ld = range.elements;
-    state.weight = arrays.weights + panel.offset(s) + range.offset;
-    for (size_t i = 1; i < arrays_; ++i) {
-      state.field[i - 1] = arrays.array(i) + panel.offset(s) + range.offset;
-    }
     float* const grad = gradient + range.offset;
+    UpdateOfRange sink(*prepared, arrays, arrays_, panel.offset(s) + range.offset, grad);
     if (in_place) {
-      plan.RunAdamW(panel, range, grad, *adamw, {state.weight, state.field[0], state.field[1]});
+      plan.RunPieces(panel, range, grad, &sink);
     } else {
-      rule_->Run(1, static_cast<uint32_t>(range.elements), grad, range.elements, step, group,
-                 state);
+      sink.Take(0, range.elements);
     }
   };
   std::vector<TileEncoder*> by_rows;

@@ -166,12 +166,11 @@ void ReductionPlan::Run(const Panel& panel, float* buffers, float* out) const {
   });
 }
 
-void ReductionPlan::RunAdamW(const Panel& panel, const ElementRange& range, float* out,
-                             const AdamWScalars& scalars,
-                             const strip_kernels::AdamWState& state) const {
-  strip_kernels::ReduceAdamW(strips_.data(), strips_.size(),
-                             panel.offset(chunk_->segments[panel.segment]) + range.offset,
-                             range.elements, out, scalars, state);
+void ReductionPlan::RunPieces(const Panel& panel, const ElementRange& range, float* out,
+                              strip_kernels::PieceSink* sink) const {
+  strip_kernels::ReducePieces(strips_.data(), strips_.size(),
+                              panel.offset(chunk_->segments[panel.segment]) + range.offset,
+                              range.elements, out, sink);
 }
 
 void ReductionPlan::RunTile(const Tile& tile, float* buffers) const {

@@ -39,14 +39,14 @@ class ReductionPlan {
   // must hold ScopedFlushDenormals.
   void Run(const Panel& panel, float* buffers, float* out) const;
 
-  // Returns whether RunAdamW may be used for ranges of a panel: all inputs can be read in place.
+  // Returns whether RunPieces may be used for ranges of a panel: all inputs can be read in place.
   bool InPlace(const Panel& panel) const {
     return !strips_.empty() && panel.elements() >= strip_kernels::kStrip;
   }
-  // Writes the sums of a range of a panel to out[0 … elements), and updates its weights and moments
-  // with them in the same pass. REQUIRES InPlace and at least strip_kernels::kStrip elements.
-  void RunAdamW(const Panel& panel, const ElementRange& range, float* out,
-                const AdamWScalars& scalars, const strip_kernels::AdamWState& state) const;
+  // Writes the sums of a range of a panel to out[0 … elements), and gives each piece of them to
+  // `sink` in the same pass. REQUIRES InPlace and at least strip_kernels::kStrip elements.
+  void RunPieces(const Panel& panel, const ElementRange& range, float* out,
+                 strip_kernels::PieceSink* sink) const;
 
  private:
   enum class Kind : uint8_t {

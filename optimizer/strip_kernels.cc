@@ -8,7 +8,6 @@
 #include "hwy/highway.h"
 // Must follow Highway's headers.
 #include "compression/sparse-inl.h"
-#include "optimizer/rules/adamw-inl.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "encoded elements are little-endian");
 
@@ -20,17 +19,17 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sp = sparse::HWY_NAMESPACE;
 
-using strip_kernels::AdamWState;
 using strip_kernels::kMaxPushed;
 using strip_kernels::kStrip;
+using strip_kernels::PieceSink;
 using strip_kernels::Step;
 using strip_kernels::StepKind;
 
 constexpr size_t kLine = 64;
 // The prefetch distance, in elements.
 constexpr size_t kAhead = 512;
-// The number of elements that are summed before they are updated.
-constexpr size_t kPiece = 128;
+// The number of elements that are summed before a sink takes them.
+constexpr size_t kPiece = 512;
 
 // Loads Lanes(d) little-endian elements at any alignment as floats.
 struct Fp32 {
@@ -200,31 +199,13 @@ void ReduceKernel(const Step* steps, size_t step_count, uint64_t first, size_t n
   ReduceRun(steps, step_count, first, n, out);
 }
 
-// Writes follow at once, so lines are fetched for writing.
-HWY_INLINE void PrefetchState(const float* p) { __builtin_prefetch(p + kAhead, 1, 3); }
-
-void ReduceAdamWKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
-                       const AdamWScalars& scalars, const AdamWState& state) {
-  const AdamWScalars s = scalars;  // a copy that no store can alias: its values stay in registers
-  float* HWY_RESTRICT weight = state.weight;
-  float* HWY_RESTRICT exp_avg = state.exp_avg;
-  float* HWY_RESTRICT exp_avg_sq = state.exp_avg_sq;
-  constexpr size_t kStep = kLine / sizeof(float);
-  const HWY_CAPPED(float, kStep) d;
-  const HWY_CAPPED(float, 1) d1;
-  size_t i = 0;
-  while (i < n) {
-    const size_t end = n - i < kPiece + kStrip ? n : i + kPiece;
-    ReduceRun(steps, step_count, first + i, end - i, out + i);
-    for (; i + kStep <= end; i += kStep) {
-      PrefetchState(weight + i);
-      PrefetchState(exp_avg + i);
-      PrefetchState(exp_avg_sq + i);
-      for (size_t j = i; j < i + kStep; j += hn::Lanes(d)) {
-        AdamWVector(d, s, out + j, weight + j, exp_avg + j, exp_avg_sq + j);
-      }
-    }
-    for (; i < end; ++i) AdamWVector(d1, s, out + i, weight + i, exp_avg + i, exp_avg_sq + i);
+void ReducePiecesKernel(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                        PieceSink* sink) {
+  for (size_t begin = 0; begin < n;) {
+    const size_t end = n - begin < kPiece + kStrip ? n : begin + kPiece;
+    ReduceRun(steps, step_count, first + begin, end - begin, out + begin);
+    sink->Take(begin, end - begin);
+    begin = end;
   }
 }
 
@@ -237,7 +218,7 @@ HWY_AFTER_NAMESPACE();
 namespace eps {
 
 HWY_EXPORT(ReduceKernel);
-HWY_EXPORT(ReduceAdamWKernel);
+HWY_EXPORT(ReducePiecesKernel);
 
 namespace strip_kernels {
 
@@ -245,9 +226,9 @@ void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, floa
   HWY_DYNAMIC_DISPATCH(ReduceKernel)(steps, step_count, first, n, out);
 }
 
-void ReduceAdamW(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
-                 const AdamWScalars& scalars, const AdamWState& state) {
-  HWY_DYNAMIC_DISPATCH(ReduceAdamWKernel)(steps, step_count, first, n, out, scalars, state);
+void ReducePieces(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                  PieceSink* sink) {
+  HWY_DYNAMIC_DISPATCH(ReducePiecesKernel)(steps, step_count, first, n, out, sink);
 }
 
 }  // namespace strip_kernels

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "compression/sparse.h"
-#include "optimizer/rules/adamw.h"
 
 namespace eps::strip_kernels {
 
@@ -41,17 +40,21 @@ inline constexpr size_t kStrip = 64;
 // at most kMaxPushed strips below the top.
 void Reduce(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out);
 
-// Pointers to the weight and moments of the element `first`; those of later elements follow.
-struct AdamWState {
-  float* weight = nullptr;
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+// Uses sums while they are in the first cache.
+class PieceSink {
+ public:
+  // out[offset … offset + n) has its sums. Pieces come in order, and their sizes are multiples of a
+  // cache line but for the last.
+  virtual void Take(size_t offset, size_t n) = 0;
+
+ protected:
+  ~PieceSink() = default;
 };
 
-// As Reduce, followed by the AdamW update of those elements (optimizer/rules/adamw.h). Both proceed
-// piece by piece, so that the sums overlap with the divisions and the memory traffic of the update.
-void ReduceAdamW(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
-                 const AdamWScalars& scalars, const AdamWState& state);
+// As Reduce, and gives each piece to `sink` before it sums the next one, so that the sums overlap
+// with what the sink computes and with its traffic to memory.
+void ReducePieces(const Step* steps, size_t step_count, uint64_t first, size_t n, float* out,
+                  PieceSink* sink);
 
 }  // namespace eps::strip_kernels
 

@@ -10,11 +10,9 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "absl/types/optional.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/optimizers.h"
-#include "optimizer/rules/adamw.h"
 
 namespace eps {
 
@@ -45,6 +43,15 @@ struct TileState {
   size_t ld = 0;
 };
 
+// An update rule with the numbers of one step and one parameter group. Immutable, thread-safe.
+class PreparedUpdate {
+ public:
+  virtual ~PreparedUpdate() = default;
+  // Updates `n` elements in place, with the bits of UpdateRule::Run; `state.ld` is not used. The
+  // calling thread must hold ScopedFlushDenormals.
+  virtual void Run(size_t n, const float* grad, const TileState& state) const = 0;
+};
+
 // How an optimizer updates weights and state from a gradient. Immutable, thread-safe.
 class UpdateRule {
  public:
@@ -55,13 +62,10 @@ class UpdateRule {
   virtual void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld,
                    const StepScalars& step, const GroupScalars& group,
                    const TileState& state) const = 0;
-  // For kernels that update while they reduce: the numbers of this step, if the rule is AdamW and
-  // the AdamW of rules/adamw.h gives the bits of Run. nullopt if Run, which is always correct, is
-  // the only way.
-  virtual absl::optional<AdamWScalars> adamw_scalars(const StepScalars& /*step*/,
-                                                     const GroupScalars& /*group*/) const {
-    return absl::nullopt;
-  }
+  // Returns what updates the elements of one group in one step, piece by piece, each while its
+  // gradient is in a cache. It may outlive the rule.
+  virtual std::unique_ptr<const PreparedUpdate> Prepare(const StepScalars& step,
+                                                        const GroupScalars& group) const = 0;
 };
 
 // The implementation of a rule. Both give the same bits on every machine, unless a result is NaN

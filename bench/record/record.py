@@ -27,12 +27,13 @@ BENCHMARKS = {
         "Peaks of a GPT-2 of width 128 at a growing number of layers: only the stash and the "
         "servers' state may grow with it.",
         ["//cli:eps"], [["bazel-bin/cli/eps", "bench", "depth"]]),
-    "adamw": Benchmark(
-        "AdamW against the memory",
-        "Time of pure memory traffic over the same 28 bytes per parameter / time of the update "
-        "kernel, per round: 1.0 is the memory's limit, the goal is at least 0.90 over contiguous "
-        "memory.",
-        ["//bench:adamw_bench"], [["bazel-bin/bench/adamw_bench", "64", "25", "2"]]),
+    "rules": Benchmark(
+        "Update rules against the memory",
+        "Time of pure memory traffic over the same bytes / time of the rule's kernel, per round: "
+        "1.0 is the memory's limit, the goal is at least 0.90.",
+        ["//bench:rules_bench"],
+        [["bazel-bin/bench/rules_bench", "64", "15", "1"],
+         ["bazel-bin/bench/rules_bench", "64", "15", "2"]]),
     "adamw-torch": Benchmark(
         "AdamW against torch's fused AdamW",
         "Time of the kernel of torch.optim.AdamW(fused=True) on the processor / time of the "

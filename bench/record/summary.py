@@ -54,10 +54,9 @@ FIGURES = (
            rf"\*\*ratio {SPREAD} .*goal at most (?P<goal>[\d.]+)", at_most=True),
     figure("depth", "peak of device memory, 64 layers", "8 layers",
            r"device flat within 1 %.* ratio (?P<ours>[\d.]+)\)", 1.01, at_most=True),
-    figure("adamw", "AdamW over contiguous memory, 1 thread", "memory traffic",
-           rf"^contiguous +1 thread .*ratio {SPREAD}", 0.9),
-    figure("adamw", "AdamW over contiguous memory, 2 threads", "memory traffic",
-           rf"^contiguous +2 threads.*ratio {SPREAD}", 0.9),
+    *(judged("rules", f"{rule}, {threads}", "memory traffic", f"limit / {rule}, {threads}")
+      for rule in ("sgd", "sgd with momentum", "adamw", "adam", "adagrad", "lion", "adamw_sqrtv")
+      for threads in ("1 thread", "2 threads")),
     judged("adamw-torch", "AdamW", "torch's fused AdamW", "time of torch, fused / ours"),
     judged("transport", "chunk stream", "TCP socket", "throughput / TCP socket"),
     judged("transport", "chunk stream", "protobuf stream", "throughput / protobuf stream"),

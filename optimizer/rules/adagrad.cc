@@ -59,8 +59,7 @@ struct AdagradLoop {
 };
 
 void AdagradKernel(const AdagradScalars& scalars, const RuleTile& tile) {
-  UpdateTile(AdagradLoop{scalars}, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.state.ld,
-             tile.state.weight, tile.state.field[0]);
+  UpdateTile(AdagradLoop{scalars}, tile, tile.state.weight, tile.state.field[0]);
 }
 
 }  // namespace

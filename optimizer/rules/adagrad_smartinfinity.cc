@@ -60,8 +60,7 @@ struct SmartInfinityAdagradLoop {
 };
 
 void SmartInfinityAdagradKernel(const SmartInfinityAdagradScalars& scalars, const RuleTile& tile) {
-  UpdateTile(SmartInfinityAdagradLoop{scalars}, tile.rows, tile.cols, tile.grad, tile.grad_ld,
-             tile.state.ld, tile.state.weight, tile.state.field[0]);
+  UpdateTile(SmartInfinityAdagradLoop{scalars}, tile, tile.state.weight, tile.state.field[0]);
 }
 
 }  // namespace

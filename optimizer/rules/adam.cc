@@ -71,8 +71,7 @@ struct AdamLoop {
 };
 
 void AdamKernel(const AdamScalars& scalars, const RuleTile& tile) {
-  UpdateTile(AdamLoop{scalars}, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.state.ld,
-             tile.state.weight, tile.state.field[0], tile.state.field[1]);
+  UpdateTile(AdamLoop{scalars}, tile, tile.state.weight, tile.state.field[0], tile.state.field[1]);
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 #include "optimizer/rules/adamw.h"
 
 #include <cmath>
-#include <memory>
 
 #include "base/job/optimizers.h"
-#include "base/numerics/flush_denormals.h"
+#include "optimizer/rules/element_rule.h"
 #include "optimizer/update_rule.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -12,7 +11,6 @@
 #include "hwy/foreach_target.h"  // compiles this file once per instruction set
 #include "hwy/highway.h"
 // Must follow Highway's headers.
-#include "optimizer/rules/adamw-inl.h"
 #include "optimizer/rules/tile_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -20,19 +18,31 @@ namespace eps {
 namespace HWY_NAMESPACE {
 namespace {
 
-// AdamW for UpdateTile.
+namespace hn = hwy::HWY_NAMESPACE;
+
+// The formula in adamw.h. Mul and Add apart, never MulAdd: that is fused on some targets only.
 struct AdamWLoop {
   template <class D>
-  HWY_INLINE void Vector(D d, const float* grad, float* weight, float* exp_avg,
-                         float* exp_avg_sq) const {
-    AdamWVector(d, scalars, grad, weight, exp_avg, exp_avg_sq);
+  HWY_INLINE void Vector(D d, const float* HWY_RESTRICT grad, float* HWY_RESTRICT weight,
+                         float* HWY_RESTRICT exp_avg, float* HWY_RESTRICT exp_avg_sq) const {
+    const auto g = hn::Mul(hn::LoadU(d, grad), hn::Set(d, s.grad_scale));
+    const auto m = hn::Add(hn::Mul(hn::Set(d, s.beta1), hn::LoadU(d, exp_avg)),
+                           hn::Mul(hn::Set(d, s.one_minus_beta1), g));
+    const auto v = hn::Add(hn::Mul(hn::Set(d, s.beta2), hn::LoadU(d, exp_avg_sq)),
+                           hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g));
+    const auto denominator =
+        hn::Add(hn::Mul(hn::Sqrt(v), hn::Set(d, s.rsqrt_correction2)), hn::Set(d, s.eps));
+    const auto p = hn::Sub(hn::Mul(hn::LoadU(d, weight), hn::Set(d, s.decay)),
+                           hn::Div(hn::Mul(hn::Set(d, s.step_size), m), denominator));
+    hn::StoreU(p, d, weight);
+    hn::StoreU(m, d, exp_avg);
+    hn::StoreU(v, d, exp_avg_sq);
   }
-  AdamWScalars scalars;
+  AdamWScalars s;
 };
 
-void AdamWKernel(const AdamWScalars& scalars, const AdamWTile& tile) {
-  UpdateTile(AdamWLoop{scalars}, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.ld,
-             tile.weight, tile.exp_avg, tile.exp_avg_sq);
+void AdamWKernel(const AdamWScalars& scalars, const RuleTile& tile) {
+  UpdateTile(AdamWLoop{scalars}, tile, tile.state.weight, tile.state.field[0], tile.state.field[1]);
 }
 
 }  // namespace
@@ -45,83 +55,66 @@ namespace eps {
 
 HWY_EXPORT(AdamWKernel);
 
-void AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
+namespace {
+
+void RunBest(const AdamWScalars& scalars, const RuleTile& tile) {
   HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, tile);
 }
 
-void reference::AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
+void RunReference(const AdamWScalars& scalars, const RuleTile& tile) {
   const AdamWScalars s = scalars;
-  for (size_t r = 0; r < tile.rows; ++r) {
-    for (size_t c = 0; c < tile.cols; ++c) {
-      const size_t i = r * tile.ld + c;
-      const float g = tile.grad[r * tile.grad_ld + c] * s.grad_scale;
-      const float m = s.beta1 * tile.exp_avg[i] + s.one_minus_beta1 * g;
-      const float v = s.beta2 * tile.exp_avg_sq[i] + (s.one_minus_beta2 * g) * g;
-      const float d = std::sqrt(v) * s.rsqrt_correction2 + s.eps;
-      tile.weight[i] = tile.weight[i] * s.decay - (s.step_size * m) / d;
-      tile.exp_avg[i] = m;
-      tile.exp_avg_sq[i] = v;
-    }
-  }
+  const TileState& state = tile.state;
+  ForEachElement(tile, [&](float grad, size_t i) {
+    const float g = grad * s.grad_scale;
+    const float m = s.beta1 * state.field[0][i] + s.one_minus_beta1 * g;
+    const float v = s.beta2 * state.field[1][i] + (s.one_minus_beta2 * g) * g;
+    const float d = std::sqrt(v) * s.rsqrt_correction2 + s.eps;
+    state.weight[i] = state.weight[i] * s.decay - (s.step_size * m) / d;
+    state.field[0][i] = m;
+    state.field[1][i] = v;
+  });
 }
 
-namespace {
+RuleTile RuleTileOf(const AdamWTile& tile) {
+  RuleTile result;
+  result.rows = tile.rows;
+  result.cols = tile.cols;
+  result.grad = tile.grad;
+  result.grad_ld = tile.grad_ld;
+  result.state.weight = tile.weight;
+  result.state.field = {tile.exp_avg, tile.exp_avg_sq};
+  result.state.ld = tile.ld;
+  return result;
+}
 
-class AdamWRule final : public UpdateRule {
- public:
-  AdamWRule(const OptimizerSpec& spec, Kernel kernel)
-      : spec_(spec), best_(kernel == Kernel::kBest), run_(best_ ? AdamW : reference::AdamW) {}
+AdamWScalars ScalarsOf(const OptimizerSpec& spec, const StepScalars& step,
+                       const GroupScalars& group) {
+  const double lr = step.lr * group.lr_multiplier;
+  AdamWScalars s;
+  s.grad_scale = step.grad_scale;
+  s.decay = static_cast<float>(1.0 - lr * group.weight_decay);
+  s.beta1 = static_cast<float>(spec.beta1);
+  s.one_minus_beta1 = static_cast<float>(1.0 - spec.beta1);
+  s.beta2 = static_cast<float>(spec.beta2);
+  s.one_minus_beta2 = static_cast<float>(1.0 - spec.beta2);
+  s.rsqrt_correction2 = static_cast<float>(1.0 / std::sqrt(step.bias_correction2));
+  s.eps = static_cast<float>(spec.eps);
+  s.step_size = static_cast<float>(lr / step.bias_correction1);
+  return s;
+}
 
-  void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld, const StepScalars& step,
-           const GroupScalars& group, const TileState& state) const override {
-    AdamWTile tile;
-    tile.rows = rows;
-    tile.cols = cols;
-    tile.grad = grad;
-    tile.grad_ld = grad_ld;
-    tile.weight = state.weight;
-    tile.exp_avg = state.field[0];
-    tile.exp_avg_sq = state.field[1];
-    tile.ld = state.ld;
-    const AdamWScalars scalars = Scalars(step, group);
-    // The mode is set outside of the indirect call: the compiler moves no arithmetic across it.
-    ScopedFlushDenormals flush;
-    run_(scalars, tile);
-  }
-
-  absl::optional<AdamWScalars> adamw_scalars(const StepScalars& step,
-                                             const GroupScalars& group) const override {
-    if (!best_) return absl::nullopt;
-    return Scalars(step, group);
-  }
-
- private:
-  AdamWScalars Scalars(const StepScalars& step, const GroupScalars& group) const {
-    const double lr = step.lr * group.lr_multiplier;
-    AdamWScalars s;
-    s.grad_scale = step.grad_scale;
-    s.decay = static_cast<float>(1.0 - lr * group.weight_decay);
-    s.beta1 = static_cast<float>(spec_.beta1);
-    s.one_minus_beta1 = static_cast<float>(1.0 - spec_.beta1);
-    s.beta2 = static_cast<float>(spec_.beta2);
-    s.one_minus_beta2 = static_cast<float>(1.0 - spec_.beta2);
-    s.rsqrt_correction2 = static_cast<float>(1.0 / std::sqrt(step.bias_correction2));
-    s.eps = static_cast<float>(spec_.eps);
-    s.step_size = static_cast<float>(lr / step.bias_correction1);
-    return s;
-  }
-
-  const OptimizerSpec spec_;
-  const bool best_;
-  void (*const run_)(const AdamWScalars&, const AdamWTile&);
-};
-
-const RuleRegistration kAdamW(OptimizerName::kAdamW,
-                              [](const OptimizerSpec& spec,
-                                 Kernel kernel) -> std::unique_ptr<UpdateRule> {
-                                return std::make_unique<AdamWRule>(spec, kernel);
-                              });
+constexpr ElementCode<AdamWScalars> kCode = {ScalarsOf, RunBest, RunReference};
+const RuleRegistration kAdamW(OptimizerName::kAdamW, NewElementRule<kCode>);
 
 }  // namespace
+
+void AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
+  RunBest(scalars, RuleTileOf(tile));
+}
+
+void reference::AdamW(const AdamWScalars& scalars, const AdamWTile& tile) {
+  RunReference(scalars, RuleTileOf(tile));
+}
+
 }  // namespace eps
 #endif  // HWY_ONCE

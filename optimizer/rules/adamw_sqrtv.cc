@@ -92,8 +92,7 @@ struct SqrtVLoop {
 };
 
 void SqrtVKernel(const SqrtVScalars& scalars, const RuleTile& tile) {
-  UpdateTile(SqrtVLoop{scalars}, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.state.ld,
-             tile.state.weight, tile.state.field[0], tile.state.field[1]);
+  UpdateTile(SqrtVLoop{scalars}, tile, tile.state.weight, tile.state.field[0], tile.state.field[1]);
 }
 
 }  // namespace

@@ -21,6 +21,7 @@ struct RuleTile {
   const float* grad = nullptr;
   size_t grad_ld = 0;
   TileState state;
+  bool more_follow = false;  // the next elements in memory are updated next
 };
 
 // The functions of a rule. `Scalars` holds the numbers of one update, each computed in double and
@@ -32,6 +33,25 @@ struct ElementCode {
   void (*reference)(const Scalars& scalars, const RuleTile& tile);
 };
 
+// Runs a loop with the numbers of one step and group.
+template <class Scalars>
+class ElementUpdate final : public PreparedUpdate {
+ public:
+  using Loop = void (*)(const Scalars& scalars, const RuleTile& tile);
+
+  ElementUpdate(const Scalars& scalars, Loop run) : scalars_(scalars), run_(run) {}
+
+  void Run(size_t n, const float* grad, const TileState& state) const override {
+    RuleTile tile = {1, n, grad, n, state, /*more_follow=*/true};
+    tile.state.ld = n;
+    run_(scalars_, tile);
+  }
+
+ private:
+  const Scalars scalars_;
+  const Loop run_;
+};
+
 // Runs one of the loops of `code`.
 template <class Scalars>
 class ElementRule final : public UpdateRule {
@@ -41,9 +61,14 @@ class ElementRule final : public UpdateRule {
         scalars_(code.scalars),
         run_(kernel == Kernel::kReference ? code.reference : code.best) {}
 
+  std::unique_ptr<const PreparedUpdate> Prepare(const StepScalars& step,
+                                                const GroupScalars& group) const override {
+    return std::make_unique<ElementUpdate<Scalars>>(scalars_(spec_, step, group), run_);
+  }
+
   void Run(uint32_t rows, uint32_t cols, const float* grad, size_t grad_ld, const StepScalars& step,
            const GroupScalars& group, const TileState& state) const override {
-    const RuleTile tile = {rows, cols, grad, grad_ld, state};
+    const RuleTile tile = {rows, cols, grad, grad_ld, state, /*more_follow=*/false};
     const Scalars scalars = scalars_(spec_, step, group);
     // The mode is set outside of the indirect call: the compiler moves no arithmetic across it.
     ScopedFlushDenormals flush;

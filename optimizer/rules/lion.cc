@@ -66,8 +66,7 @@ struct LionLoop {
 };
 
 void LionKernel(const LionScalars& scalars, const RuleTile& tile) {
-  UpdateTile(LionLoop{scalars}, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.state.ld,
-             tile.state.weight, tile.state.field[0]);
+  UpdateTile(LionLoop{scalars}, tile, tile.state.weight, tile.state.field[0]);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // Each rule against its scalar reference, on every instruction set of this machine.
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "base/job/optimizers.h"
+#include "base/numerics/flush_denormals.h"
 #include "gtest/gtest.h"
 #include "optimizer/testing/kernel_checks.h"
 #include "optimizer/update_rule.h"
@@ -113,6 +115,33 @@ TEST(Rules, EqualTheReferenceAtEveryAlignment) {
       FillRandomly(spec, &random, &expected);
       CheckEqual(rule, reference, spec, 1, &expected, &found);
     }
+  });
+}
+
+// As a reduction gives them: pieces of any size, and the last may be short.
+TEST(Rules, PreparedForPiecesEqualTheReference) {
+  WithEveryRule([](const UpdateRule& rule, const UpdateRule& reference, const OptimizerSpec& spec) {
+    constexpr size_t kElements = 411;
+    Random random;
+    const size_t fields = StateFields(spec).size();
+    RuleArrays expected(fields, 1, kElements, kElements, kElements);
+    RuleArrays found(fields, 1, kElements, kElements, kElements);
+    FillRandomly(spec, &random, &expected);
+    found.CopyFrom(&expected);
+    for (uint64_t t = 1; t <= 3; ++t) {
+      expected.Run(reference, ScalarsOfUpdate(spec, t), Decay());
+      const auto prepared = rule.Prepare(ScalarsOfUpdate(spec, t), Decay());
+      ScopedFlushDenormals flush;
+      for (size_t begin = 0; begin < kElements;) {
+        const size_t n = std::min(kElements - begin, begin == 128 ? size_t{17} : size_t{128});
+        TileState state = found.state;
+        state.weight += begin;
+        for (size_t f = 0; f < fields; ++f) state.field[f] += begin;
+        prepared->Run(n, found.grad() + begin, state);
+        begin += n;
+      }
+    }
+    expected.ExpectEqual(found);
   });
 }
 

@@ -71,10 +71,8 @@ struct SgdLoop {
 
 void SgdKernel(const SgdScalars& scalars, const RuleTile& tile) {
   const TileState& state = tile.state;
-  const auto update = [&](const auto& loop, auto... buffer) HWY_ATTR {
-    UpdateTile(loop, tile.rows, tile.cols, tile.grad, tile.grad_ld, state.ld, state.weight,
-               buffer...);
-  };
+  const auto update = [&](const auto& loop, auto... buffer)
+                          HWY_ATTR { UpdateTile(loop, tile, state.weight, buffer...); };
   if (!scalars.has_buffer) {
     update(SgdLoop<false>{scalars});
   } else if (scalars.nesterov) {

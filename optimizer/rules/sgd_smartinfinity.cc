@@ -66,11 +66,9 @@ struct SmartInfinitySgdLoop {
 void SmartInfinitySgdKernel(const SmartInfinitySgdScalars& scalars, const RuleTile& tile) {
   const SmartInfinitySgdLoop loop{scalars};
   if (scalars.has_buffer) {
-    UpdateTile(loop, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.state.ld,
-               tile.state.weight, tile.state.field[0]);
+    UpdateTile(loop, tile, tile.state.weight, tile.state.field[0]);
   } else {
-    UpdateTile(loop, tile.rows, tile.cols, tile.grad, tile.grad_ld, tile.state.ld,
-               tile.state.weight);
+    UpdateTile(loop, tile, tile.state.weight);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "hwy/highway.h"
+#include "optimizer/rules/element_rule.h"
 
 // Highway's include guard for files that are compiled once per instruction set.
 #if defined(EPS_OPTIMIZER_RULES_TILE_LOOP_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -45,18 +46,19 @@ HWY_INLINE void UpdateRow(const Rule& shared, size_t n, size_t ahead,
   for (; i < n; ++i) rule.Vector(d1, grad + i, (arrays + i)...);
 }
 
-// Calls rule.Vector(d, gradient, array...) for every vector of a tile, each element once. Row r of
-// the gradient begins at grad + r * grad_ld, that of each array, a float*, at r * ld.
+// Calls rule.Vector(d, gradient, array...) for every vector of a tile, each element once. `arrays`
+// are those of the tile that the rule uses, each a float*.
 template <class Rule, class... Arrays>
-HWY_INLINE void UpdateTile(const Rule& rule, size_t rows, size_t cols, const float* grad,
-                           size_t grad_ld, size_t ld, Arrays... arrays) {
-  if (ld == cols && grad_ld == cols) {
+HWY_INLINE void UpdateTile(const Rule& rule, const RuleTile& tile, Arrays... arrays) {
+  size_t rows = tile.rows, cols = tile.cols;
+  const size_t ld = tile.state.ld;
+  if (ld == cols && tile.grad_ld == cols) {
     cols *= rows;
     rows = 1;
   }
-  const size_t ahead = cols >= kLongRun ? kPrefetchLong : kPrefetchTile;
+  const size_t ahead = tile.more_follow || cols >= kLongRun ? kPrefetchLong : kPrefetchTile;
   for (size_t r = 0; r < rows; ++r) {
-    UpdateRow(rule, cols, ahead, grad + r * grad_ld, (arrays + r * ld)...);
+    UpdateRow(rule, cols, ahead, tile.grad + r * tile.grad_ld, (arrays + r * ld)...);
   }
 }
 
