@@ -30,7 +30,7 @@ FIGURES = [
                               ("step-ratio-sealed", r"\*\*ratio ([\d.]+)", 2)]),
     ("device memory", [("depth", r"device flat .* ratio ([\d.]+)\)", 4)]),
     ("planned stash", [("plans", r"worker memory: stash +\d+ +\d+ +([\d.]+)", 3)]),
-    ("AdamW, contiguous", [("adamw", r"contiguous +1 thread.* ratio ([\d.]+)", 2)]),
+    ("AdamW: time of the memory", [("rules", r"limit / adamw, 1 thread +([\d.]+)", 2)]),
     ("AdamW: time of torch", [("adamw-torch", r"time of torch, fused / ours +([\d.]+)", 2)]),
     ("chunk stream", [("transport", r"throughput / TCP socket +([\d.]+)", 2),
                       ("transport", r"throughput / protobuf stream +([\d.]+)", 2),

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Installs the tools of the tests in this folder: podman and other packages of Debian 12, folders of
-# bare machines with Debian and Ubuntu, wheels for them, Ray from wheels that are pinned by hash, and
+# bare machines with Debian and Ubuntu, wheels, Ray from wheels that are pinned by hash, and
 # the rest from Go modules at pinned versions, whose sums the Go checksum database confirms. Needs
 # root and python3-pip.
 #
