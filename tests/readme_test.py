@@ -145,7 +145,7 @@ class ReadmeTest(unittest.TestCase):
         # The sections of docs/benchmarks.md that docs_test.py compares with the rows.
         machines = {name: re.search(r"<!-- %s: begin -->.*?^Machine: (AMD EPYC|Intel)" % name,
                                     BENCHMARKS, re.MULTILINE | re.DOTALL)[1]
-                    for name in ("step-ratio", "step-ratio-sealed", "depth", "adamw",
+                    for name in ("step-ratio", "step-ratio-sealed", "depth", "rules",
                                  "adamw-torch", "transport", "plans", "codec-training")}
         on_intel = {name for name, machine in machines.items() if machine == "Intel"}
         self.assertEqual(on_intel, {"codec-training", "transport"})
