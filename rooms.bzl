@@ -8,7 +8,7 @@ above its own, and those in the row `ROOM/testing`, if there is one.
 
 _BASE = ["base", "base/job", "base/files"]
 _STORAGE = ["storage", "storage/disk", "storage/records", "storage/cuts", "storage/log",
-            "storage/backends"]
+            "storage/csd", "storage/backends"]
 _NUMBERS = ["compression", "optimizer"]
 _WORKER = ["worker", "worker/client", "worker/relay", "worker/data", "worker/exec", "worker/models"]
 _SERVER = ["eps_server", "eps_server/core", "eps_server/jobs", "eps_server/shell",
@@ -38,6 +38,7 @@ ROOMS = {
     "storage/disk": ["base"],
     "storage/records": ["base"],
     "storage/cuts": ["base", "base/job", "storage/disk", "storage/records"] + _NUMBERS,
+    "storage/csd": ["base", "storage/disk", "storage/records"],
     "storage/log": ["base", "base/job", "storage/disk", "storage/cuts"],
     "storage/backends": ["base", "base/job"] + _NUMBERS + _STORAGE,
     "checkpoint": _BASE + ["base/config", "proto", "wire"] + _NUMBERS + _STORAGE,

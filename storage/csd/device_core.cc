@@ -1,0 +1,155 @@
+#include "storage/csd/device_core.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+
+namespace eps {
+namespace {
+
+const char* NameOf(Place::Where where) {
+  return where == Place::Where::kMedia ? "the medium" : "device memory";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(const DeviceCoreOptions& options,
+                                                             Disk* disk, Executor* executor,
+                                                             MemoryAccount* account) {
+  DeviceInfo info = {options.name, options.media_bytes, options.dram_bytes};
+  if (info.media_bytes % kDiskBlock != 0 || info.dram_bytes % kDiskBlock != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("device ", info.name, ": ", info.media_bytes, " bytes of medium and ",
+                     info.dram_bytes, " of memory; both must be multiples of ", kDiskBlock));
+  }
+  absl::StatusOr<std::unique_ptr<AsyncFile>> medium = disk->Open(options.path);
+  if (absl::IsNotFound(medium.status())) {
+    EPS_RETURN_IF_ERROR(disk->CreateFile(options.path, info.media_bytes));
+    medium = disk->Open(options.path);
+  }
+  EPS_RETURN_IF_ERROR(medium.status());
+  if ((*medium)->size() != info.media_bytes) {
+    return absl::FailedPreconditionError(absl::StrCat("device ", info.name, ": ", options.path,
+                                                      " has ", (*medium)->size(),
+                                                      " bytes, expected ", info.media_bytes));
+  }
+  std::unique_ptr<StateArena> dram;
+  if (info.dram_bytes > 0) {
+    EPS_RETURN_IF_ERROR(account->TryCharge(MemoryKind::kState, info.dram_bytes));
+    absl::StatusOr<std::unique_ptr<StateArena>> arena = StateArena::New(info.dram_bytes);
+    if (!arena.ok()) {
+      account->Release(MemoryKind::kState, info.dram_bytes);
+      return arena.status();
+    }
+    dram = *std::move(arena);
+  }
+  return std::unique_ptr<DeviceCore>(
+      new DeviceCore(std::move(info), *std::move(medium), std::move(dram), executor, account));
+}
+
+DeviceCore::DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium,
+                       std::unique_ptr<StateArena> dram, Executor* executor, MemoryAccount* account)
+    : info_(std::move(info)),
+      medium_(std::move(medium)),
+      dram_(std::move(dram)),
+      executor_(executor),
+      account_(account) {}
+
+DeviceCore::~DeviceCore() { account_->Release(MemoryKind::kState, info_.dram_bytes); }
+
+absl::Status DeviceCore::Check(const char* operation, Place place, uint64_t bytes) const {
+  const uint64_t size = place.where == Place::Where::kMedia ? info_.media_bytes : info_.dram_bytes;
+  const auto where = [&] {
+    return absl::StrCat("device ", info_.name, ": ", operation, " of ", bytes, " bytes at ",
+                        place.offset, " of ", NameOf(place.where));
+  };
+  if (place.offset % kDiskBlock != 0 || bytes % kDiskBlock != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(where(), ": offset and size must be multiples of ", kDiskBlock));
+  }
+  if (place.offset > size || bytes > size - place.offset) {
+    return absl::OutOfRangeError(absl::StrCat(where(), ", which has ", size));
+  }
+  return absl::OkStatus();
+}
+
+uint8_t* DeviceCore::InDram(Place place) const {
+  return reinterpret_cast<uint8_t*>(dram_->floats()) + place.offset;
+}
+
+absl::StatusOr<Place> DeviceCore::Allocate(uint64_t bytes) {
+  bytes = (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock;
+  MutexLock lock(&mu_);
+  const uint64_t free = info_.dram_bytes - allocated_bytes_;
+  if (bytes > free) {
+    return absl::ResourceExhaustedError(absl::StrCat("device ", info_.name, ": ", bytes,
+                                                     " bytes of device memory wanted, ", free,
+                                                     " of ", info_.dram_bytes, " are free"));
+  }
+  const Place place = {Place::Where::kDram, allocated_bytes_};
+  allocated_bytes_ += bytes;
+  return place;
+}
+
+void DeviceCore::Complete(Done done, absl::Status status) {
+  executor_->Post([done = std::move(done), status = std::move(status)] { done(status); });
+}
+
+Device::Done DeviceCore::Counting(Link link, Direction direction, bool media_too, Purpose purpose,
+                                  uint64_t bytes, Done done) {
+  return [this, link, direction, media_too, purpose, bytes,
+          done = std::move(done)](absl::Status status) {
+    if (status.ok()) {
+      ledger_.Add(link, direction, purpose, bytes);
+      if (media_too) ledger_.Add(Link::kMedia, direction, purpose, bytes);
+    }
+    done(std::move(status));
+  };
+}
+
+void DeviceCore::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose purpose, Done done) {
+  absl::Status status = Check("HostWrite", to, from.size());
+  if (!status.ok()) return Complete(std::move(done), std::move(status));
+  const bool media = to.where == Place::Where::kMedia;
+  done = Counting(Link::kHost, Direction::kWritten, media, purpose, from.size(), std::move(done));
+  if (media) return medium_->Write(to.offset, from, std::move(done));
+  executor_->Post([this, from, to, done = std::move(done)] {
+    std::memcpy(InDram(to), from.data(), from.size());
+    done(absl::OkStatus());
+  });
+}
+
+void DeviceCore::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) {
+  absl::Status status = Check("HostRead", from, into.size());
+  if (!status.ok()) return Complete(std::move(done), std::move(status));
+  const bool media = from.where == Place::Where::kMedia;
+  done = Counting(Link::kHost, Direction::kRead, media, purpose, into.size(), std::move(done));
+  if (media) return medium_->Read(from.offset, into, std::move(done));
+  executor_->Post([this, from, into, done = std::move(done)] {
+    std::memcpy(into.data(), InDram(from), into.size());
+    done(absl::OkStatus());
+  });
+}
+
+void DeviceCore::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) {
+  absl::Status status = Check("Copy", from, bytes);
+  if (status.ok()) status = Check("Copy", to, bytes);
+  if (status.ok() && from.where == to.where) {
+    status = absl::InvalidArgumentError(absl::StrCat("device ", info_.name, ": Copy of ", bytes,
+                                                     " bytes within ", NameOf(from.where)));
+  }
+  if (!status.ok()) return Complete(std::move(done), std::move(status));
+  if (from.where == Place::Where::kMedia) {
+    medium_->Read(
+        from.offset, absl::MakeSpan(InDram(to), bytes),
+        Counting(Link::kInternal, Direction::kRead, true, purpose, bytes, std::move(done)));
+  } else {
+    medium_->Write(
+        to.offset, absl::MakeConstSpan(InDram(from), bytes),
+        Counting(Link::kInternal, Direction::kWritten, true, purpose, bytes, std::move(done)));
+  }
+}
+
+}  // namespace eps
