@@ -170,11 +170,12 @@ class MonitoringTest(unittest.TestCase):
         self.work(servers, "--worker.pass_time=5ms")
         self.wait_until("steps again", lambda: "EpsNoProgress" not in self.firing())
         for _ in range(5):
-            term = self.value("max(eps_term)")
+            terms = self.value("max(changes(eps_term[180s]))")
             second.kill()
             second.wait()
             second = serve(1, http)[0]
-            self.wait_until("another term", lambda: self.value("max(eps_term)") > term)
+            self.wait_until("another term", lambda: self.value(
+                "max(changes(eps_term[180s]))") > terms)
         self.expect("EpsRecoversOften")
         second.kill()
         self.expect("EpsServerDown")
