@@ -1,6 +1,6 @@
 #include "optimizer/reduction_plan.h"
 
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -231,7 +231,6 @@ TEST(ReductionPlan, AddsPlusZeroForMissingSparseElements) {
   });
 }
 
-// Weights and moments of a chunk, and all bits that an update leaves.
 // Keeps the sizes of pieces, and checks that each has its sums when it comes.
 class CheckedPieces final : public strip_kernels::PieceSink {
  public:

@@ -1,6 +1,7 @@
 #include "storage/csd/device_core.h"
 
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +12,15 @@ namespace {
 
 const char* NameOf(Place::Where where) {
   return where == Place::Where::kMedia ? "the medium" : "device memory";
+}
+
+// Creates the file under another name first, so that a file of this name is whole.
+absl::Status CreateMedium(Disk* disk, const std::string& path, uint64_t bytes) {
+  const std::string fresh = path + ".new";
+  const absl::Status removed = disk->Remove(fresh);  // the remains of an interrupted creation
+  if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  EPS_RETURN_IF_ERROR(disk->CreateFile(fresh, bytes));
+  return disk->Rename(fresh, path);
 }
 
 }  // namespace
@@ -26,7 +36,7 @@ absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(const DeviceCoreOpt
   }
   absl::StatusOr<std::unique_ptr<AsyncFile>> medium = disk->Open(options.path);
   if (absl::IsNotFound(medium.status())) {
-    EPS_RETURN_IF_ERROR(disk->CreateFile(options.path, info.media_bytes));
+    EPS_RETURN_IF_ERROR(CreateMedium(disk, options.path, info.media_bytes));
     medium = disk->Open(options.path);
   }
   EPS_RETURN_IF_ERROR(medium.status());

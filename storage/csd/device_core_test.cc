@@ -7,11 +7,11 @@
 #include <string>
 #include <thread>
 
-#include "absl/types/span.h"
 #include "base/executor.h"
 #include "base/memory_account.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "storage/csd/testing/block.h"
 #include "storage/testing/simulated_disk.h"
 
 namespace eps {
@@ -21,13 +21,6 @@ using ::testing::HasSubstr;
 
 constexpr uint64_t kBlocks = 8;
 constexpr Place kMedia = {Place::Where::kMedia, 0};
-
-// A block of host memory, aligned for direct I/O.
-struct alignas(kDiskBlock) Block {
-  explicit Block(uint8_t value = 0) { std::memset(bytes, value, sizeof(bytes)); }
-  absl::Span<uint8_t> span() { return absl::MakeSpan(bytes); }
-  uint8_t bytes[kDiskBlock];
-};
 
 class DeviceCoreTest : public testing::Test {
  protected:

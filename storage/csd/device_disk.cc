@@ -1,5 +1,6 @@
 #include "storage/csd/device_disk.h"
 
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -9,14 +10,16 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "storage/csd/file_table.h"
-#include "storage/disk/block_bytes.h"
 #include "storage/disk/fill.h"
+#include "storage/disk/state_arena.h"
 
 namespace eps {
 namespace {
 
 // The most writes in flight while a new file is filled.
 constexpr uint32_t kFillDepth = 4;
+
+uint8_t* BytesOf(StateArena* memory) { return reinterpret_cast<uint8_t*>(memory->floats()); }
 
 // An area of a medium as a file.
 class DeviceFile final : public AsyncFile {
@@ -135,34 +138,15 @@ class DeviceDisk::Volume::HeldLock final : public Lock {
   const std::string path_;
 };
 
-namespace {
-
-// Blocks of host memory, aligned for direct I/O.
-class Blocks {
- public:
-  explicit Blocks(size_t bytes) : memory_(bytes + kDiskBlock), bytes_(bytes) {}
-  absl::Span<uint8_t> span() {
-    const uintptr_t address = reinterpret_cast<uintptr_t>(memory_.data());
-    return {reinterpret_cast<uint8_t*>(RoundUpTo(address, kDiskBlock)), bytes_};
-  }
-
- private:
-  std::vector<uint8_t> memory_;
-  const size_t bytes_;
-};
-
-}  // namespace
-
 absl::StatusOr<std::unique_ptr<DeviceDisk::Volume>> DeviceDisk::Volume::Open(
     const DeviceMount& mount, const Classify& classify) {
   const uint64_t media_bytes = mount.device->info().media_bytes;
   std::unique_ptr<Volume> volume(new Volume(mount, classify, FileTable(media_bytes)));
-  Blocks blocks(kFirstAreaOffset);
-  EPS_RETURN_IF_ERROR(
-      volume->At(mount.folder, ReadBlocking(volume->tables_.get(), 0, blocks.span())));
-  const absl::Span<const uint8_t> read = blocks.span();
-  absl::StatusOr<FileTable> table =
-      FileTable::Read(read.subspan(0, kFileTableBytes), read.subspan(kFileTableBytes), media_bytes);
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> memory, StateArena::New(kFirstAreaOffset));
+  const absl::Span<uint8_t> copies(BytesOf(memory.get()), kFirstAreaOffset);
+  EPS_RETURN_IF_ERROR(volume->At(mount.folder, ReadBlocking(volume->tables_.get(), 0, copies)));
+  absl::StatusOr<FileTable> table = FileTable::Read(copies.subspan(0, kFileTableBytes),
+                                                    copies.subspan(kFileTableBytes), media_bytes);
   EPS_RETURN_IF_ERROR(volume->At(mount.folder, table.status()));
   MutexLock lock(&volume->mu_);
   volume->table_ = *std::move(table);
@@ -171,10 +155,10 @@ absl::StatusOr<std::unique_ptr<DeviceDisk::Volume>> DeviceDisk::Volume::Open(
 
 absl::Status DeviceDisk::Volume::WriteTable(FileTable* table) {
   EPS_ASSIGN_OR_RETURN(const std::string bytes, table->Write());
-  Blocks blocks(bytes.size());
-  std::memcpy(blocks.span().data(), bytes.data(), bytes.size());
-  EPS_RETURN_IF_ERROR(
-      WriteBlocking(tables_.get(), table->sequence() % 2 * kFileTableBytes, blocks.span()));
+  EPS_ASSIGN_OR_RETURN(const std::unique_ptr<StateArena> memory, StateArena::New(bytes.size()));
+  const absl::Span<uint8_t> copy(BytesOf(memory.get()), bytes.size());
+  std::memcpy(copy.data(), bytes.data(), bytes.size());
+  EPS_RETURN_IF_ERROR(WriteBlocking(tables_.get(), table->sequence() % 2 * kFileTableBytes, copy));
   return SyncBlocking(tables_.get());
 }
 
@@ -216,7 +200,7 @@ absl::StatusOr<std::unique_ptr<AsyncFile>> DeviceDisk::Volume::OpenFile(const st
 absl::StatusOr<std::unique_ptr<Disk::Lock>> DeviceDisk::Volume::TakeLock(const std::string& path) {
   MutexLock lock(&mu_);
   if (!locks_.insert(path).second) {
-    return At(path, absl::FailedPreconditionError("another job holds the lock"));
+    return At(path, absl::FailedPreconditionError("the lock is held"));
   }
   return std::make_unique<HeldLock>(this, path);
 }

@@ -44,6 +44,7 @@ class DeviceDisk final : public Disk {
   absl::Status Remove(const std::string& path) override;
   // Unimplemented from one device to another, or between a device and the host's disk.
   absl::Status Rename(const std::string& from, const std::string& to) override;
+  // Excludes users of this disk only, because a device has one process. The disk outlives the lock.
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& path) override;
   // Returns the free bytes of the device, which a file may find in several pieces.
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
