@@ -58,6 +58,8 @@ class StateBackend {
     uint64_t log_steps = 0;
     // Whether reduced gradients wait for their update outside of memory.
     bool stores_gradients = false;
+    // Charged as kState for weights and optimizer state, from creation to destruction.
+    uint64_t state_bytes = 0;
   };
 
   virtual ~StateBackend() = default;

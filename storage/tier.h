@@ -85,6 +85,8 @@ class Tier {
   // Returns true if the state lives in the slot files: a write then needs a free slot, and a
   // capture costs nothing. Returns false if a cut has to copy each chunk to a slot.
   virtual bool in_slots() const = 0;
+  // Returns the memory that holds the state. 0 if the slot files hold it.
+  virtual uint64_t state_bytes() const = 0;
   // Runs an operation whose check has passed. Keep `op` valid until `done`. Drops the inputs
   // before it calls `done`.
   virtual void Run(ChunkOp* op, RunDone done) = 0;

@@ -129,7 +129,6 @@ absl::Status JobShell::Reserve() {
                      " parts), do not fit: ", std::string(fits.message()),
                      "; raise servers.memory_limit, or lower training.parts"));
   }
-  const uint64_t before = account->live_bytes(MemoryKind::kState);
   auto backend = environment_.new_backend(spec, chunks, part_.owned(), place, environment_.pool,
                                           account, [weak = weak_from_this()](BackendDone done) {
                                             if (auto self = weak.lock())
@@ -147,7 +146,7 @@ absl::Status JobShell::Reserve() {
     return absl::Status(backend.status().code(), text);
   }
   backend_ = *std::move(backend);
-  reserved_bytes_ = description_bytes_ + account->live_bytes(MemoryKind::kState) - before + budget;
+  reserved_bytes_ = description_bytes_ + backend_->caps().state_bytes + budget;
   return absl::OkStatus();
 }
 

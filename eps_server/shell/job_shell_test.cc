@@ -311,6 +311,29 @@ TEST(JobShellMemory, ReservesStateAndContributionsTogether) {
   }
 }
 
+TEST(JobShellMemory, ReservedBytesExcludeOtherJobs) {
+  ThreadPool pool(1);
+  TimerQueue timers;
+  MemoryAccount account;
+  ShellEnvironment environment = ShellEnvironment::Default();
+  environment.pool = &pool;
+  environment.timers = &timers;
+  environment.account = &account;
+  const JobSpec spec = TinySyntheticSpec();
+  const auto alone = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+  ASSERT_TRUE(alone.ok()) << alone.status();
+  // The state of another job is freed while this one reserves its own.
+  constexpr uint64_t kOther = 4096;
+  account.Charge(MemoryKind::kState, kOther);
+  environment.new_backend = [real = environment.new_backend, &account](auto&&... arguments) {
+    account.Release(MemoryKind::kState, kOther);
+    return real(std::forward<decltype(arguments)>(arguments)...);
+  };
+  const auto beside = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+  ASSERT_TRUE(beside.ok()) << beside.status();
+  EXPECT_EQ((*beside)->reserved_bytes(), (*alone)->reserved_bytes());
+}
+
 TEST(JobShellMemory, StoredGradientsNeedNoMemory) {
   JobSpec spec = TinySyntheticSpec();
   spec.training.mode = Mode::kSealed;

@@ -27,6 +27,7 @@ class ChunkArena {
   ChunkArena(const ChunkArena&) = delete;
   ChunkArena& operator=(const ChunkArena&) = delete;
 
+  uint64_t charged_bytes() const { return charged_bytes_; }
   // Returns the arrays of owned[index].
   ChunkArrays arrays(uint32_t index) const {
     return ChunkArrays{memory_->floats() + places_[index].offset, places_[index].stride};

@@ -24,7 +24,7 @@ class DramBackend final : public StateBackend {
               const std::vector<ChunkId>& owned, Executor* executor, BackendDoneFn done);
   ~DramBackend() override;
 
-  Caps caps() const override { return Caps(); }
+  Caps caps() const override { return {.state_bytes = arena_->charged_bytes()}; }
   void Submit(OpId op, Request request) override;
   void Recycle(CutId) override { EPS_CHECK_MSG(false, kNotDurable); }
 

@@ -21,6 +21,7 @@ class DramTier final : public Tier {
   DramTier(std::unique_ptr<ChunkArena> arena, SlotFiles* files, InFlight* in_flight);
 
   bool in_slots() const override { return false; }
+  uint64_t state_bytes() const override { return arena_->charged_bytes(); }
   void Run(ChunkOp* op, RunDone done) override;
   void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override;
   void Sync(uint32_t slot, SyncDone done) override;

@@ -26,6 +26,7 @@ class FileTier final : public Tier {
   void StoreGradients(GradientArea* gradients) { gradients_ = gradients; }
 
   bool in_slots() const override { return true; }
+  uint64_t state_bytes() const override { return 0; }
   void Run(ChunkOp* op, RunDone done) override;
   void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override;
   void Sync(uint32_t slot, SyncDone done) override;

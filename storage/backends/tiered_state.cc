@@ -167,11 +167,10 @@ TieredState::~TieredState() {
 }
 
 StateBackend::Caps TieredState::caps() const {
-  Caps caps;
-  caps.durable = true;
-  caps.log_steps = engine_->log_steps();
-  caps.stores_gradients = gradients_ != nullptr;
-  return caps;
+  return {.durable = true,
+          .log_steps = engine_->log_steps(),
+          .stores_gradients = gradients_ != nullptr,
+          .state_bytes = tier_->state_bytes()};
 }
 
 void TieredState::Submit(OpId op, Request request) {
