@@ -26,6 +26,8 @@ struct Place {
 
   Place At(uint64_t bytes) const { return {where, offset + bytes}; }
 };
+// "8192 of the medium"
+std::string Describe(const Place& place);
 
 // The properties of a device. Plain value.
 struct DeviceInfo {
@@ -33,6 +35,13 @@ struct DeviceInfo {
   uint64_t media_bytes = 0;
   uint64_t dram_bytes = 0;
 };
+
+// Returns the error that a Device gives for a transfer of `bytes` that begins at `place`, or OK.
+// `operation` is for the error.
+absl::Status CheckTransfer(const DeviceInfo& info, const char* operation, Place place,
+                           uint64_t bytes);
+// The same for a Copy.
+absl::Status CheckCopy(const DeviceInfo& info, Place from, Place to, uint64_t bytes);
 
 // One device, used by one process at a time. Thread-safe. Each transfer calls `done` once, on any
 // thread and never on the caller's stack; keep the memory valid until then. Offsets and sizes are

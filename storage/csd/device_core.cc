@@ -10,10 +10,6 @@
 namespace eps {
 namespace {
 
-const char* NameOf(Place::Where where) {
-  return where == Place::Where::kMedia ? "the medium" : "device memory";
-}
-
 // Creates the file under another name first, so that a file of this name is whole.
 absl::Status CreateMedium(Disk* disk, const std::string& path, uint64_t bytes) {
   const std::string fresh = path + ".new";
@@ -69,22 +65,6 @@ DeviceCore::DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium,
 
 DeviceCore::~DeviceCore() { account_->Release(MemoryKind::kState, info_.dram_bytes); }
 
-absl::Status DeviceCore::Check(const char* operation, Place place, uint64_t bytes) const {
-  const uint64_t size = place.where == Place::Where::kMedia ? info_.media_bytes : info_.dram_bytes;
-  const auto where = [&] {
-    return absl::StrCat("device ", info_.name, ": ", operation, " of ", bytes, " bytes at ",
-                        place.offset, " of ", NameOf(place.where));
-  };
-  if (place.offset % kDiskBlock != 0 || bytes % kDiskBlock != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where(), ": offset and size must be multiples of ", kDiskBlock));
-  }
-  if (place.offset > size || bytes > size - place.offset) {
-    return absl::OutOfRangeError(absl::StrCat(where(), ", which has ", size));
-  }
-  return absl::OkStatus();
-}
-
 uint8_t* DeviceCore::InDram(Place place) const {
   return reinterpret_cast<uint8_t*>(dram_->floats()) + place.offset;
 }
@@ -120,7 +100,7 @@ Device::Done DeviceCore::Counting(Link link, Direction direction, bool media_too
 }
 
 void DeviceCore::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose purpose, Done done) {
-  absl::Status status = Check("HostWrite", to, from.size());
+  absl::Status status = CheckTransfer(info_, "HostWrite", to, from.size());
   if (!status.ok()) return Complete(std::move(done), std::move(status));
   const bool media = to.where == Place::Where::kMedia;
   done = Counting(Link::kHost, Direction::kWritten, media, purpose, from.size(), std::move(done));
@@ -132,7 +112,7 @@ void DeviceCore::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose pur
 }
 
 void DeviceCore::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) {
-  absl::Status status = Check("HostRead", from, into.size());
+  absl::Status status = CheckTransfer(info_, "HostRead", from, into.size());
   if (!status.ok()) return Complete(std::move(done), std::move(status));
   const bool media = from.where == Place::Where::kMedia;
   done = Counting(Link::kHost, Direction::kRead, media, purpose, into.size(), std::move(done));
@@ -144,12 +124,7 @@ void DeviceCore::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose,
 }
 
 void DeviceCore::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) {
-  absl::Status status = Check("Copy", from, bytes);
-  if (status.ok()) status = Check("Copy", to, bytes);
-  if (status.ok() && from.where == to.where) {
-    status = absl::InvalidArgumentError(absl::StrCat("device ", info_.name, ": Copy of ", bytes,
-                                                     " bytes within ", NameOf(from.where)));
-  }
+  absl::Status status = CheckCopy(info_, from, to, bytes);
   if (!status.ok()) return Complete(std::move(done), std::move(status));
   if (from.where == Place::Where::kMedia) {
     medium_->Read(

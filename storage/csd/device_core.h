@@ -47,8 +47,6 @@ class DeviceCore final : public Device {
   DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium, std::unique_ptr<StateArena> dram,
              Executor* executor, MemoryAccount* account);
 
-  // Returns an error that names the operation, unless all bytes lie in the device.
-  absl::Status Check(const char* operation, Place place, uint64_t bytes) const;
   uint8_t* InDram(Place place) const;
   // Completes an operation elsewhere than on the caller's stack.
   void Complete(Done done, absl::Status status);

@@ -1,5 +1,7 @@
 #include "storage/csd/link_bytes.h"
 
+#include <algorithm>
+
 namespace eps {
 
 const char* NameOf(Link link) {
@@ -25,6 +27,13 @@ uint64_t LinkBytes::of(Link link, Direction direction) const {
 
 void LinkBytes::Add(const LinkBytes& other) {
   for (size_t i = 0; i < kCounters; ++i) bytes_[i] += other.bytes_[i];
+}
+
+LinkBytes LinkBytes::WithoutHost() const {
+  LinkBytes other = *this;
+  constexpr size_t kFirstOther = IndexOf(Link::kInternal, Direction::kRead, Purpose::kState);
+  std::fill_n(other.bytes_.begin(), kFirstOther, 0);
+  return other;
 }
 
 LinkBytes LinkBytes::Since(const LinkBytes& earlier) const {

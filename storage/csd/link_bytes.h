@@ -53,6 +53,8 @@ class LinkBytes {
     bytes_[IndexOf(link, direction, purpose)] += bytes;
   }
   void Add(const LinkBytes& other);
+  // Returns the same without the bytes of the host link.
+  LinkBytes WithoutHost() const;
   // Returns what was added since `earlier`, an earlier state of the same counters.
   LinkBytes Since(const LinkBytes& earlier) const;
 

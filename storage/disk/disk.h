@@ -102,8 +102,8 @@ struct DiskOptions {
   FillMeter* fill_meter_or_null = nullptr;
 };
 // Returns the real file system. It uses io_uring if the kernel allows it, otherwise threads with
-// pread and pwrite; and O_DIRECT if the file system allows it. Logs each fallback once, with its
-// reason.
+// pread and pwrite; and O_DIRECT if the file system allows it. Logs each fallback that the system
+// forces on it once, with its reason.
 std::unique_ptr<Disk> NewRealDisk(const DiskOptions& options);
 
 }  // namespace eps

@@ -104,17 +104,16 @@ class RealDisk final : public Disk {
  public:
   explicit RealDisk(const DiskOptions& options)
       : depth_(std::max(options.queue_depth, 1u)), fill_meter_(options.fill_meter_or_null) {
-    absl::Status refused = absl::UnavailableError("not allowed (DiskOptions::allow_io_uring)");
     if (options.allow_io_uring) {
       absl::StatusOr<std::unique_ptr<IoQueue>> queue = NewUringQueue(depth_);
-      refused = queue.status();
-      if (queue.ok()) queue_ = std::move(*queue);
+      if (queue.ok()) {
+        queue_ = std::move(*queue);
+        return;
+      }
+      EPS_LOG_WARN("storage: threads with pread and pwrite instead of io_uring: "
+                   << queue.status().message());
     }
-    if (queue_ == nullptr) {
-      EPS_LOG_WARN(
-          "storage: threads with pread and pwrite instead of io_uring: " << refused.message());
-      queue_ = NewThreadQueue(depth_);
-    }
+    queue_ = NewThreadQueue(depth_);
   }
 
   absl::Status CreateFolder(const std::string& path) override;

@@ -13,7 +13,7 @@ readonly packages=(
   libgrpc++-dev libgrpc-dev protobuf-compiler protobuf-compiler-grpc libprotobuf-dev
   libabsl-dev librocksdb-dev libgtest-dev libgmock-dev libhwy-dev liburing-dev libcli11-dev
   nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libre2-dev libxxhash-dev libbenchmark-dev
-  prometheus-cpp-dev libmicrohttpd-dev libisal-dev libssl-dev libarchive-dev
+  prometheus-cpp-dev libmicrohttpd-dev libisal-dev libssl-dev libarchive-dev libseccomp-dev
   # The tests of the source text.
   clang-format-14
 )

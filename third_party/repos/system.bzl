@@ -25,6 +25,7 @@ _LIBS = {
     "protobuf": ["protobuf"],
     "re2": ["re2"],
     "rocksdb": ["rocksdb"],
+    "seccomp": ["libseccomp"],
     "spdlog": ["spdlog"],
     "uring": ["liburing"],
     "yaml": ["yaml-cpp"],

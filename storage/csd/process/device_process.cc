@@ -1,0 +1,127 @@
+#include "storage/csd/process/device_process.h"
+
+#include <future>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "storage/csd/process/child.h"
+#include "storage/csd/process/exchange.h"
+#include "storage/csd/process/frames.h"
+#include "storage/records/sealed_record.h"
+
+namespace eps {
+
+using csd::Command;
+
+absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
+    const DeviceProcessOptions& options, MemoryAccount* account) {
+  const DeviceCoreOptions& device = options.device;
+  const std::string name = absl::StrCat(device.name, " (", device.path, ")");
+  EPS_ASSIGN_OR_RETURN(std::unique_ptr<csd::Child> child,
+                       csd::Child::Start(options.program, {device.name, device.path,
+                                                           absl::StrCat(device.media_bytes),
+                                                           absl::StrCat(device.dram_bytes)}));
+  absl::Status answer;
+  const absl::Status ready = csd::AwaitReady(
+      child->socket(0), std::chrono::steady_clock::now() + options.start_timeout, &answer);
+  if (absl::IsDeadlineExceeded(ready)) {
+    return absl::UnavailableError(absl::StrCat("device ", name, " was not ready after ",
+                                               options.start_timeout.count(), " ms"));
+  }
+  if (!ready.ok()) {
+    return absl::UnavailableError(absl::StrCat(
+        "device ", name, " ", child->End(std::chrono::milliseconds(2000)), " during its start"));
+  }
+  EPS_RETURN_IF_ERROR(answer);
+  EPS_RETURN_IF_ERROR(account->TryCharge(MemoryKind::kState, device.dram_bytes));
+  return std::unique_ptr<DeviceProcess>(new DeviceProcess(
+      DeviceInfo{device.name, device.media_bytes, device.dram_bytes},
+      std::make_unique<csd::HostLanes>(name, std::move(child), options.command_timeout), account));
+}
+
+DeviceProcess::DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes,
+                             MemoryAccount* account)
+    : info_(std::move(info)), lanes_(std::move(lanes)), account_(account) {}
+
+DeviceProcess::~DeviceProcess() { account_->Release(MemoryKind::kState, info_.dram_bytes); }
+
+absl::StatusOr<std::string> DeviceProcess::Ask(const Command& command, size_t size) const {
+  std::string data(size, '\0');
+  std::promise<absl::Status> ended;
+  lanes_->Run({command,
+               {},
+               absl::MakeSpan(reinterpret_cast<uint8_t*>(data.data()), data.size()),
+               [&](absl::Status status) { ended.set_value(std::move(status)); }});
+  EPS_RETURN_IF_ERROR(ended.get_future().get());
+  return data;
+}
+
+absl::StatusOr<Place> DeviceProcess::Allocate(uint64_t bytes) {
+  Command command;
+  command.kind = Command::Kind::kAllocate;
+  command.bytes = bytes;
+  EPS_ASSIGN_OR_RETURN(const std::string offset, Ask(command, sizeof(uint64_t)));
+  return Place{Place::Where::kDram, RecordReader(offset).U64()};
+}
+
+Device::Done DeviceProcess::Counting(Direction direction, Purpose purpose, uint64_t bytes,
+                                     Done done) {
+  return [this, direction, purpose, bytes, done = std::move(done)](absl::Status status) {
+    if (status.ok()) host_link_.Add(Link::kHost, direction, purpose, bytes);
+    done(std::move(status));
+  };
+}
+
+void DeviceProcess::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose purpose,
+                              Done done) {
+  Command command;
+  command.kind = Command::Kind::kHostWrite;
+  command.purpose = purpose;
+  command.to = to;
+  command.bytes = from.size();
+  lanes_->Run(
+      {command, from, {}, Counting(Direction::kWritten, purpose, from.size(), std::move(done))});
+}
+
+void DeviceProcess::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) {
+  Command command;
+  command.kind = Command::Kind::kHostRead;
+  command.purpose = purpose;
+  command.from = from;
+  command.bytes = into.size();
+  lanes_->Run(
+      {command, {}, into, Counting(Direction::kRead, purpose, into.size(), std::move(done))});
+}
+
+void DeviceProcess::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) {
+  Command command;
+  command.kind = Command::Kind::kCopy;
+  command.purpose = purpose;
+  command.from = from;
+  command.to = to;
+  command.bytes = bytes;
+  lanes_->Run({command, {}, {}, std::move(done)});
+}
+
+void DeviceProcess::Sync(Done done) {
+  Command command;
+  command.kind = Command::Kind::kSync;
+  lanes_->Run({command, {}, {}, std::move(done)});
+}
+
+absl::StatusOr<LinkBytes> DeviceProcess::DeviceLedger() const {
+  Command command;
+  command.kind = Command::Kind::kLinkBytes;
+  EPS_ASSIGN_OR_RETURN(const std::string data, Ask(command, csd::kLinkBytesBytes));
+  return csd::DecodeLinkBytes(data);
+}
+
+LinkBytes DeviceProcess::link_bytes() const {
+  LinkBytes bytes = host_link_.Read();
+  const absl::StatusOr<LinkBytes> ledger = DeviceLedger();
+  if (ledger.ok()) bytes.Add(ledger->WithoutHost());
+  return bytes;
+}
+
+}  // namespace eps

@@ -1,0 +1,58 @@
+// What a fenced process can do, and how it ends if it tries more.
+
+#include "storage/csd/process/fence.h"
+
+#include <sys/wait.h>
+
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <tuple>
+
+#include "gtest/gtest.h"
+
+namespace eps::csd {
+namespace {
+
+enum class End { kSucceeds, kIsRefused, kIsKilled };
+
+// One attempt, and its end.
+struct Attempt {
+  const char* way;
+  End end;
+};
+
+class FenceTest : public testing::TestWithParam<std::tuple<Attempt, const char*>> {};
+
+TEST_P(FenceTest, AttemptEndsAsExpected) {
+  const auto& [attempt, thread] = GetParam();
+  const std::string command =
+      std::string("exec storage/csd/process/fence_probe ") + attempt.way + " " + thread;
+  const int status = std::system(command.c_str());
+  if (attempt.end == End::kIsKilled) {
+    ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
+    EXPECT_EQ(WTERMSIG(status), SIGSYS);
+  } else {
+    ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), attempt.end == End::kSucceeds ? 0 : 1);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, FenceTest,
+    testing::Combine(
+        testing::Values(Attempt{"open", End::kIsKilled}, Attempt{"socket", End::kIsKilled},
+                        Attempt{"fork", End::kIsKilled}, Attempt{"execve", End::kIsKilled},
+                        Attempt{"ptrace", End::kIsKilled}, Attempt{"memfd", End::kIsKilled},
+                        Attempt{"io_uring", End::kIsKilled},
+                        Attempt{"read_process", End::kIsKilled},
+                        Attempt{"map_shared", End::kIsRefused},
+                        Attempt{"heap_32_MiB", End::kIsRefused},
+                        Attempt{"heap_8_MiB", End::kSucceeds}, Attempt{"write", End::kSucceeds}),
+        testing::Values("main", "thread")),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).way) + "_" + std::get<1>(info.param);
+    });
+
+}  // namespace
+}  // namespace eps::csd

@@ -1,0 +1,118 @@
+// `eps-csd`: one emulated storage device. An EPS server starts one for each device of a job
+// (storage/csd/process/device_process.h) and talks to it over sockets.
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <future>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/executor.h"
+#include "base/exit_code.h"
+#include "base/memory_account.h"
+#include "base/status_macros.h"
+#include "storage/csd/device_core.h"
+#include "storage/csd/process/device_server.h"
+#include "storage/csd/process/fence.h"
+#include "storage/csd/process/frames.h"
+#include "storage/disk/disk.h"
+#include "storage/disk/state_arena.h"
+
+namespace eps::csd {
+namespace {
+
+// The device and what it works with.
+struct Parts {
+  explicit Parts(const DeviceCoreOptions& options) : options(options) {}
+
+  absl::Status Open() {
+    EPS_ASSIGN_OR_RETURN(lock, disk->TakeLock(options.path + ".lock"));
+    EPS_ASSIGN_OR_RETURN(core, DeviceCore::Open(options, disk.get(), &pool, &account));
+    EPS_ASSIGN_OR_RETURN(buffers, StateArena::New(kLaneCount * kSliceBytes));
+    return absl::OkStatus();
+  }
+  absl::Span<uint8_t> buffer(int lane) {
+    return absl::MakeSpan(
+        reinterpret_cast<uint8_t*>(buffers->floats()) + static_cast<uint64_t>(lane) * kSliceBytes,
+        kSliceBytes);
+  }
+
+  const DeviceCoreOptions options;
+  ThreadPool pool{1};
+  MemoryAccount account;
+  // io_uring would carry out calls that the fence forbids.
+  std::unique_ptr<Disk> disk = NewRealDisk({.queue_depth = kLaneCount, .allow_io_uring = false});
+  std::unique_ptr<Disk::Lock> lock;
+  std::unique_ptr<StateArena> buffers;
+  std::unique_ptr<DeviceCore> core;
+};
+
+// Writes one line. The log makes calls that are forbidden in a fenced process.
+[[noreturn]] void End(const std::string& name, const absl::Status& status) {
+  const std::string line = absl::StrCat("eps-csd: device ", name, ": ", status.message(), "\n");
+  // If stderr is closed, the exit code still tells what happened.
+  if (write(STDERR_FILENO, line.data(), line.size()) < 0) errno = 0;
+  std::_Exit(static_cast<int>(ExitCodeOf(status)));
+}
+
+// Serves the lanes until the host closes them. Ends the process if it cannot be fenced, and at the
+// first error of a lane: a host that sends garbage gets no answer on the other lanes either.
+void Serve(Parts* parts) {
+  std::promise<void> fenced;
+  const std::shared_future<void> start = fenced.get_future().share();
+  std::vector<std::thread> lanes;
+  for (int i = 0; i < kLaneCount; ++i) {
+    lanes.emplace_back([parts, start, i] {
+      start.wait();
+      const absl::Status end = ServeLane(kFirstLane + i, parts->core.get(), parts->buffer(i));
+      if (!end.ok()) End(parts->options.name, end);
+    });
+  }
+  const absl::Status status = FenceProcess();
+  const absl::Status sent = SendReady(kFirstLane, status);
+  if (!status.ok()) End(parts->options.name, status);
+  if (!sent.ok()) End(parts->options.name, sent);
+  fenced.set_value();
+  for (std::thread& lane : lanes) lane.join();
+}
+
+absl::Status Run(const std::vector<std::string>& arguments) {
+  DeviceCoreOptions options;
+  if (arguments.size() != 4 || !absl::SimpleAtoi(arguments[2], &options.media_bytes) ||
+      !absl::SimpleAtoi(arguments[3], &options.dram_bytes)) {
+    return absl::InvalidArgumentError(
+        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES, with sockets to the host as "
+        "descriptors 3 to 6; EPS servers start it");
+  }
+  options.name = arguments[0];
+  options.path = arguments[1];
+  Parts parts(options);
+  const absl::Status opened = parts.Open();
+  if (!opened.ok()) {
+    SendReady(kFirstLane, opened).IgnoreError();
+    return opened;
+  }
+  Serve(&parts);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+int Main(int argc, char** argv) {
+  PrepareForFence();
+  std::signal(SIGPIPE, SIG_IGN);
+  const absl::Status status = Run({argv + 1, argv + argc});
+  if (!status.ok()) End(argc > 1 ? argv[1] : "?", status);
+  return 0;
+}
+
+}  // namespace eps::csd
+
+int main(int argc, char** argv) { return eps::csd::Main(argc, argv); }
