@@ -2,6 +2,7 @@
 // over devices as if they were drives, so that every byte crosses the host link.
 
 #include <cstdint>
+#include <cstdio>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -16,10 +17,13 @@
 #include "gtest/gtest.h"
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/csd/device.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/device_disk.h"
+#include "storage/csd/process/device_process.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/extents.h"
+#include "storage/disk/disk.h"
 #include "storage/testing/catalogue_samples.h"
 #include "storage/testing/shard_under_test.h"
 #include "storage/testing/simulated_disk.h"
@@ -30,15 +34,35 @@ namespace {
 constexpr int kDevices = 2;
 constexpr uint64_t kMediaBytes = uint64_t{16} << 20;
 
+// Opens device `i`, which has no memory.
+using OpenDevice = std::unique_ptr<Device> (*)(int i, Disk* host, Executor* executor,
+                                               MemoryAccount* account);
+
+std::unique_ptr<Device> OpenInProcess(int i, Disk* host, Executor* executor,
+                                      MemoryAccount* account) {
+  const std::string name = absl::StrCat("csd-", i);
+  return *DeviceCore::Open({name, "/medium-" + name, kMediaBytes, 0}, host, executor, account);
+}
+
+std::unique_ptr<Device> StartProcess(int i, Disk* /*host*/, Executor* /*executor*/,
+                                     MemoryAccount* account) {
+  const std::string name = absl::StrCat("csd-", i);
+  // Each test starts with new media.
+  const std::string path = absl::StrCat(testing::TempDir(), "/medium-", name);
+  std::remove(path.c_str());
+  DeviceProcessOptions options;
+  options.program = "storage/csd/process/eps-csd";
+  options.device = {name, path, kMediaBytes, 0};
+  return *DeviceProcess::Start(options, account);
+}
+
 // The devices, and the disk that makes drives of them.
 struct Devices {
-  Devices() {
+  explicit Devices(OpenDevice open) {
     std::vector<DeviceMount> mounts;
     for (int i = 0; i < kDevices; ++i) {
-      const std::string name = absl::StrCat("csd-", i);
-      cores.push_back(*DeviceCore::Open({name, "/medium-" + name, kMediaBytes, 0}, host.blocking(),
-                                        &pool, &account));
-      mounts.push_back({"/" + name, cores.back().get()});
+      devices.push_back(open(i, host.blocking(), &pool, &account));
+      mounts.push_back({absl::StrCat("/csd-", i), devices.back().get()});
     }
     disk = *DeviceDisk::Open(&host, mounts, [](const std::string& path) {
       return absl::StrContains(path, "gradients") ? Purpose::kGradient : Purpose::kState;
@@ -46,26 +70,26 @@ struct Devices {
   }
   LinkBytes link_bytes() const {
     LinkBytes sum;
-    for (const auto& core : cores) sum.Add(core->link_bytes());
+    for (const auto& device : devices) sum.Add(device->link_bytes());
     return sum;
   }
 
   SimulatedDisk host{SimulatedDisk::Options()};
   ThreadPool pool{1};
   MemoryAccount account;
-  std::vector<std::unique_ptr<DeviceCore>> cores;
+  std::vector<std::unique_ptr<Device>> devices;
   std::unique_ptr<DeviceDisk> disk;
   MapStore store;
   Catalogue catalogue{&store};
 };
-Devices* devices = nullptr;  // of the test that runs
+Devices* current = nullptr;  // of the test that runs
 
 absl::StatusOr<std::unique_ptr<StateBackend>> NewOnDevices(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
     MemoryAccount* account, BackendDoneFn done) {
   DurableOptions options;
-  options.disk = devices->disk.get();
-  options.catalogue = &devices->catalogue;
+  options.disk = current->disk.get();
+  options.catalogue = &current->catalogue;
   options.folder = "/state";
   for (int i = 0; i < kDevices; ++i) {
     options.drive_folders.push_back(absl::StrCat("/csd-", i, "/job"));
@@ -75,10 +99,10 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewOnDevices(
                         std::move(done));
 }
 
-class Raid0Test : public testing::Test {
+class Raid0Test : public testing::TestWithParam<OpenDevice> {
  protected:
-  Raid0Test() { devices = &devices_; }
-  ~Raid0Test() override { devices = nullptr; }
+  Raid0Test() : devices_(GetParam()) { current = &devices_; }
+  ~Raid0Test() override { current = nullptr; }
 
   // Trains two steps of mode sealed, and returns the state.
   std::string Train(ShardUnderTest* shard) {
@@ -112,7 +136,7 @@ class Raid0Test : public testing::Test {
   Devices devices_;
 };
 
-TEST_F(Raid0Test, StateIsThatOfMemory) {
+TEST_P(Raid0Test, StateIsThatOfMemory) {
   ShardUnderTest memory({"Dram", &NewDramBackend}, Sealed(RaggedSpec()), 1);
   ShardUnderTest striped({"Devices", &NewOnDevices}, Sealed(RaggedSpec()), 1);
   ASSERT_TRUE(striped.status().ok()) << striped.status();
@@ -151,7 +175,7 @@ void Raid0Test::CheckStep(ShardUnderTest* shard, const ExtentLayout::Area& area)
 
 // The gradient is written and read, weights and moments are read and written; the devices move
 // nothing on their own.
-TEST_F(Raid0Test, EachByteCrossesTheHostLinkTwice) {
+TEST_P(Raid0Test, EachByteCrossesTheHostLinkTwice) {
   ShardUnderTest shard({"Devices", &NewOnDevices}, Sealed(RaggedSpec()), 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
@@ -162,7 +186,7 @@ TEST_F(Raid0Test, EachByteCrossesTheHostLinkTwice) {
 }
 
 // Where a chunk is whole blocks, that is 16 bytes per parameter, and a footer.
-TEST_F(Raid0Test, AStepMovesSixteenBytesPerParameter) {
+TEST_P(Raid0Test, AStepMovesSixteenBytesPerParameter) {
   ShardUnderTest shard({"Devices", &NewOnDevices}, Sealed(TinySyntheticSpec()), 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
@@ -179,6 +203,9 @@ TEST_F(Raid0Test, AStepMovesSixteenBytesPerParameter) {
   }
   EXPECT_GT(compared, 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, Raid0Test, testing::Values(&OpenInProcess, &StartProcess),
+                         [](const auto& info) { return info.index == 0 ? "Here" : "Processes"; });
 
 }  // namespace
 }  // namespace eps
