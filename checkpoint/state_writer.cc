@@ -19,7 +19,7 @@
 #include "base/status_macros.h"
 #include "checkpoint/job_state.h"
 #include "storage/backends/durable_storage.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/cuts/residual_budget.h"
 
 namespace eps {

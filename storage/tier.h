@@ -15,7 +15,7 @@
 #include "base/ids.h"
 #include "optimizer/chunk_compute.h"
 #include "optimizer/reduced_gradient.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/cuts/slot_table.h"
 #include "storage/state_backend.h"
 

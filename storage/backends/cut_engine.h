@@ -18,7 +18,7 @@
 #include "storage/backends/in_flight.h"
 #include "storage/backends/slot_files.h"
 #include "storage/cuts/catalogue.h"
-#include "storage/cuts/residual_stream.h"
+#include "storage/cuts/extents/residual_stream.h"
 #include "storage/cuts/scrub_cursor.h"
 #include "storage/cuts/slot_table.h"
 #include "storage/requests.h"

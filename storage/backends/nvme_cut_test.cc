@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "storage/cuts/extent_format.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extent_format.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/testing/durable_world.h"
 
 namespace eps {

@@ -13,7 +13,7 @@
 #include "base/memory_account.h"
 #include "base/mutex.h"
 #include "storage/backends/in_flight.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/cuts/slot_table.h"
 #include "storage/disk/staging_pool.h"
 

@@ -6,7 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "storage/cuts/residual_stream.h"
+#include "storage/cuts/extents/residual_stream.h"
 #include "storage/disk/block_bytes.h"
 #include "storage/disk/state_arena.h"
 

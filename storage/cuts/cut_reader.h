@@ -15,7 +15,7 @@
 #include "base/job/layout/chunk_map.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/cuts/catalogue.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
 #include "storage/disk/state_arena.h"
 

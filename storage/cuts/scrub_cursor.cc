@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "storage/cuts/residual_stream.h"
+#include "storage/cuts/extents/residual_stream.h"
 
 namespace eps {
 

@@ -13,7 +13,7 @@
 
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/cut.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 
 namespace eps {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/executor.h"
 #include "base/memory_account.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
 #include "storage/disk/state_arena.h"
 #include "storage/log/log_room.h"

@@ -9,7 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/cuts/catalogue.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/testing/durable_world.h"
 
 namespace eps {

@@ -14,7 +14,7 @@
 #include "base/text.h"
 #include "checkpoint/guard/checkpoint_room.h"
 #include "compression/codec_table.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/cuts/residual_budget.h"
 
 namespace eps {

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/drives/drive_placement.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/testing/durable_world.h"
 #include "storage/testing/log_store.h"
 

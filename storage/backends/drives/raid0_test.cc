@@ -22,7 +22,7 @@
 #include "storage/csd/device_disk.h"
 #include "storage/csd/process/device_process.h"
 #include "storage/cuts/catalogue.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
 #include "storage/testing/catalogue_samples.h"
 #include "storage/testing/shard_under_test.h"

@@ -16,7 +16,7 @@
 #include "base/mutex.h"
 #include "compression/codec.h"
 #include "optimizer/reduced_gradient.h"
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
 
 namespace eps::durable {

@@ -55,7 +55,7 @@ class HostMemory {
   uint64_t bytes_;
 };
 
-// What the kernel counted for a process.
+// The counters that the kernel keeps for a process.
 struct KernelLedger {
   explicit KernelLedger(pid_t pid) {
     std::ifstream file(absl::StrCat("/proc/", pid, "/io"));

@@ -1,4 +1,4 @@
-// What a fenced process can do, and how it ends if it tries more.
+// A fenced process can use what it has, and ends if it tries more.
 
 #include "storage/csd/process/fence.h"
 

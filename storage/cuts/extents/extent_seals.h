@@ -1,25 +1,23 @@
-#ifndef EPS_STORAGE_CUTS_EXTENTS_H_
-#define EPS_STORAGE_CUTS_EXTENTS_H_
+#ifndef EPS_STORAGE_CUTS_EXTENTS_EXTENT_SEALS_H_
+#define EPS_STORAGE_CUTS_EXTENTS_EXTENT_SEALS_H_
 
-// A shard's state on disk: two slots of equal layout, in which every owned chunk has a fixed place
-// (docs/formats/extent.md). A slot is one file or, with several drives, one on each of them.
-// SlotTable records which slot holds a chunk.
+// The footers of chunks in the slots of a shard's state (docs/formats/extent.md): a chunk in a
+// buffer is sealed before it is written, and checked after it has been read, on the host or in a
+// storage device.
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "base/bytes.h"
-#include "base/checksum.h"
 #include "base/ids.h"
 #include "base/job/layout/chunk_map.h"
 #include "storage/cuts/drives/drive_placement.h"
-#include "storage/disk/disk.h"
 
 namespace eps {
 
@@ -85,15 +83,6 @@ class ExtentLayout {
   uint64_t residual_offset_ = 0;
 };
 
-// The owner of the state, as recorded in the header of a slot file.
-struct ExtentIdentity {
-  JobId job;
-  Sha256Digest digest{};  // of the job spec
-  uint32_t shard = 0;
-  uint32_t shards = 0;
-  uint64_t nonce = 0;  // CatalogueJob::extents_nonce; a copied folder has another one
-};
-
 // The footer of a chunk in a slot.
 struct ExtentFooter {
   Version version;
@@ -101,60 +90,36 @@ struct ExtentFooter {
   uint32_t crc32c = 0;  // identifies the whole content of the chunk
 };
 
-// Returns CatalogueCut::extents_crc32c: the CRC32C of the CRC32Cs of the chunks' footers, in
-// ascending order of chunk ids. (Each footer ends with its own CRC, so that a CRC32C over whole
-// footers would be the same for any content.)
-uint32_t CrcOfFooters(absl::Span<const uint32_t> crcs);
-
-// Reads, checks, seals and writes chunks in the two slots. Thread-safe. The caller owns the
-// buffers: kDiskBlock-aligned, as large as the chunk's area, with the arrays first and then the
-// footer. Reads and writes complete as in AsyncFile.
-class Extents {
+// Checks and seals chunks in buffers. Thread-safe. The caller owns the buffers: kDiskBlock-aligned,
+// as large as the chunk's area, with the arrays first and then the footer.
+class ExtentSeals {
  public:
+  // The part of a chunk that a buffer holds.
   enum class Part {
     kFooter,
     kWeights,  // the weights and the footer
     kAll,
   };
-
   // A folder on each drive, in the order of DrivePlacement.
   using Folders = std::vector<std::string>;
 
-  // Creates all files, durably. ResourceExhausted with the bytes that are missing.
-  static absl::Status Create(Disk* disk, const Folders& folders, const ExtentLayout& layout,
-                             const ExtentIdentity& identity);
-  // Checks all headers. NotFound; DataLoss if one is damaged; FailedPrecondition with both values
-  // if it belongs to another job, shard, number of shards, folder, drive or format.
-  static absl::Status CheckHeaders(Disk* disk, const Folders& folders, const ExtentLayout& layout,
-                                   const ExtentIdentity& identity);
-  // REQUIRES CheckHeaders. Starts no transfer.
-  static absl::StatusOr<std::unique_ptr<Extents>> Open(Disk* disk, const Folders& folders,
-                                                       const ExtentLayout& layout,
-                                                       const ExtentIdentity& identity);
+  // `nonce` is CatalogueJob::extents_nonce. The folders are those of the slots' files, for errors.
+  ExtentSeals(const ExtentLayout& layout, uint64_t nonce, const Folders& folders);
 
   const ExtentLayout& layout() const { return layout_; }
-  AsyncFile* file(uint32_t slot, uint32_t drive) const { return files_[slot][drive].get(); }
-  // The file that holds a chunk's area.
-  AsyncFile* file_of(uint32_t slot, uint32_t index) const {
-    return file(slot, layout_.area(index).drive);
-  }
-  AsyncFile* residual_file(uint32_t slot) const { return file(slot, ExtentLayout::kResidualDrive); }
+  // The path of a slot's file on a drive.
+  const std::string& path(uint32_t slot, uint32_t drive) const { return paths_[slot][drive]; }
+  // The path of a slot's file in the folder of its drive.
+  static std::string PathIn(const std::string& folder, uint32_t slot);
 
-  // Reads a part of chunk `index` into its place in `buffer`.
-  void Read(uint32_t slot, uint32_t index, Part part, uint8_t* buffer, AsyncFile::Done done) const;
-  // Checks a part that Read has read. DataLoss names file, offset, chunk, and the expected and the
+  // Checks a part that was read. DataLoss names file, offset, chunk, and the expected and the
   // found value.
   absl::StatusOr<ExtentFooter> Check(uint32_t slot, uint32_t index, Part part,
                                      const uint8_t* buffer) const;
-  // Prepares a buffer of arrays for Write: zeroes the padding and adds the footer.
+  // Prepares a buffer of arrays for writing: zeroes the padding and adds the footer.
   ExtentFooter Seal(uint32_t slot, uint32_t index, Version version, Term term,
                     uint8_t* buffer) const;
-  // Writes bytes of the chunk's area, the first of which is `begin` bytes after its start. Both are
-  // multiples of kDiskBlock.
-  void Write(uint32_t slot, uint32_t index, uint64_t begin, absl::Span<const uint8_t> bytes,
-             AsyncFile::Done done) const;
-
-  // Returns how many bytes of `state`, all arrays without gaps, Write can take from where they are:
+  // Returns how many bytes of `state`, all arrays without gaps, can be written from where they are:
   // its whole blocks. 0 if they are not aligned, or if the area has gaps between the arrays.
   uint64_t BytesInPlace(uint32_t index, const Bytes& state) const;
   // Prepares the rest of the area, in its place in `buffer`: copies what follows BytesInPlace of
@@ -166,19 +131,19 @@ class Extents {
   absl::Status Damaged(uint32_t slot, uint32_t index, absl::string_view what) const;
 
  private:
-  Extents(const ExtentLayout& layout, const ExtentIdentity& identity)
-      : layout_(layout), identity_(identity) {}
-
   absl::Status CheckFooter(uint32_t slot, uint32_t index, const uint8_t* footer) const;
   // `arrays` may lack the padding after the last array.
   ExtentFooter FillFooter(uint32_t slot, uint32_t index, Version version, Term term,
                           absl::Span<const uint8_t> arrays, uint8_t* footer) const;
+  const std::string& PathOf(uint32_t slot, uint32_t index) const {
+    return path(slot, layout_.area(index).drive);
+  }
 
   const ExtentLayout layout_;
-  const ExtentIdentity identity_;
-  std::array<std::vector<std::unique_ptr<AsyncFile>>, 2> files_;  // by slot and drive
+  const uint64_t nonce_;
+  std::array<std::vector<std::string>, 2> paths_;  // by slot and drive
 };
 
 }  // namespace eps
 
-#endif  // EPS_STORAGE_CUTS_EXTENTS_H_
+#endif  // EPS_STORAGE_CUTS_EXTENTS_EXTENT_SEALS_H_

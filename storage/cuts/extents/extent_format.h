@@ -1,5 +1,5 @@
-#ifndef EPS_STORAGE_CUTS_EXTENT_FORMAT_H_
-#define EPS_STORAGE_CUTS_EXTENT_FORMAT_H_
+#ifndef EPS_STORAGE_CUTS_EXTENTS_EXTENT_FORMAT_H_
+#define EPS_STORAGE_CUTS_EXTENTS_EXTENT_FORMAT_H_
 
 // The bytes of extents: constants and offsets only (docs/formats/extent.md). All integers are
 // little-endian; every block of kBlock bytes is written whole.
@@ -62,4 +62,4 @@ inline constexpr size_t kHeadBytes = 24;
 
 }  // namespace eps::extent_format
 
-#endif  // EPS_STORAGE_CUTS_EXTENT_FORMAT_H_
+#endif  // EPS_STORAGE_CUTS_EXTENTS_EXTENT_FORMAT_H_

@@ -1,4 +1,4 @@
-#include "storage/cuts/residual_stream.h"
+#include "storage/cuts/extents/residual_stream.h"
 
 #include <algorithm>
 #include <cstring>
@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/checksum.h"
-#include "storage/cuts/extent_format.h"
+#include "storage/cuts/extents/extent_format.h"
 
 namespace eps {
 namespace {

@@ -1,4 +1,4 @@
-#include "storage/cuts/extents.h"
+#include "storage/cuts/extents/extents.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -14,8 +14,8 @@
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "storage/cuts/extent_format.h"
-#include "storage/cuts/residual_stream.h"
+#include "storage/cuts/extents/extent_format.h"
+#include "storage/cuts/extents/residual_stream.h"
 #include "storage/testing/simulated_disk.h"
 
 namespace eps {
@@ -24,7 +24,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-constexpr char kGolden[] = "storage/cuts/testdata/slot-1.eps";
+constexpr char kGolden[] = "storage/cuts/extents/testdata/slot-1.eps";
 constexpr char kPath[] = "/state/slot-1.eps";
 
 JobSpec SpecOf(int width, uint64_t chunk_elements) {

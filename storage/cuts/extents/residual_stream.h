@@ -1,5 +1,5 @@
-#ifndef EPS_STORAGE_CUTS_RESIDUAL_STREAM_H_
-#define EPS_STORAGE_CUTS_RESIDUAL_STREAM_H_
+#ifndef EPS_STORAGE_CUTS_EXTENTS_RESIDUAL_STREAM_H_
+#define EPS_STORAGE_CUTS_EXTENTS_RESIDUAL_STREAM_H_
 
 // Converts the residuals of a cut to and from one byte stream (docs/formats/extent.md), in pieces
 // of any size, so that memory never holds a second copy.
@@ -63,4 +63,4 @@ absl::Status CheckResidualsCrc32c(uint32_t expected, uint32_t found);
 
 }  // namespace eps
 
-#endif  // EPS_STORAGE_CUTS_RESIDUAL_STREAM_H_
+#endif  // EPS_STORAGE_CUTS_EXTENTS_RESIDUAL_STREAM_H_
