@@ -38,7 +38,8 @@ ROOMS = {
     "storage/disk": ["base"],
     "storage/records": ["base"],
     "storage/cuts": ["base", "base/job", "storage/disk", "storage/records"] + _NUMBERS,
-    "storage/csd": ["base", "storage/disk", "storage/records"],
+    "storage/csd": ["base", "base/job", "storage/disk", "storage/records", "storage/cuts"] +
+                   _NUMBERS,
     "storage/log": ["base", "base/job", "storage/disk", "storage/cuts"],
     "storage/backends": ["base", "base/job"] + _NUMBERS + _STORAGE,
     "checkpoint": _BASE + ["base/config", "proto", "wire"] + _NUMBERS + _STORAGE,

@@ -64,6 +64,18 @@ class UpdateOfRange final : public strip_kernels::PieceSink {
   TileState state_;
 };
 
+// Returns the plan of an update's sum. `stored` are the bytes of a reduced gradient that is not in
+// memory. Keep `reduced` as long as the plan.
+absl::StatusOr<ReductionPlan> PlanOf(const Chunk& chunk, const UpdateRequest& request,
+                                     absl::Span<const uint8_t> stored,
+                                     std::shared_ptr<const EncodedChunk>* reduced) {
+  if (request.reduced == nullptr) {
+    return ReductionPlan::Build(chunk, request.parts, request.inputs);
+  }
+  EPS_ASSIGN_OR_RETURN(*reduced, request.reduced->Open(chunk, stored));
+  return ReductionPlan::Of(chunk, **reduced);
+}
+
 absl::Status CheckEncode(const UpdateRequest& request) {
   for (const UpdateRequest::Encode& encode : request.encode) {
     if (encode.codec == nullptr || encode.codec->traits().uses_residual) {
@@ -208,28 +220,36 @@ absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const Upda
   return result;
 }
 
+absl::Status ChunkCompute::Sum(const Chunk& chunk, const UpdateRequest& request,
+                               float* into) const {
+  std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
+  EPS_ASSIGN_OR_RETURN(const ReductionPlan plan, PlanOf(chunk, request, {}, &reduced));
+  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  ScopedFlushDenormals flush;
+  ForEachPanel(chunk, [&](const Panel& panel) {
+    plan.Run(panel, tiles.floats(), into + panel.offset(chunk.segments[panel.segment]));
+  });
+  return absl::OkStatus();
+}
+
 absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const UpdateRequest& request,
                                                   const ChunkArrays& arrays) const {
-  std::optional<ReductionPlan> plan;
   std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
-  if (request.reduced != nullptr) {
-    EPS_ASSIGN_OR_RETURN(reduced, request.reduced->Open(chunk, StoredIn(arrays)));
-    plan = ReductionPlan::Of(chunk, *reduced);
-  } else {
-    EPS_ASSIGN_OR_RETURN(plan, ReductionPlan::Build(chunk, request.parts, request.inputs));
-  }
+  EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
+                       PlanOf(chunk, request, StoredIn(arrays), &reduced));
   Encoders encoders;
   for (const UpdateRequest::Encode& encode : request.encode) {
     encoders.push_back(
         encode.codec->NewEncoder(chunk, OptionsOfWeights(chunk, request.to, encode.axis)));
   }
-  Buffer tiles(plan->buffers() * ReductionPlan::kBufferElements * sizeof(float),
+  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
   Buffer gradient(LargestPanel(chunk) * sizeof(float), MemoryKind::kScratch, account_);
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachPanel(chunk, [&](const Panel& panel) {
-    UpdatePanel(chunk, *plan, panel, request.step, arrays, tiles.floats(), gradient.floats(),
+    UpdatePanel(chunk, plan, panel, request.step, arrays, tiles.floats(), gradient.floats(),
                 encoders);
     AddSquares(panel, gradient.floats(), request.norm_scale, &squares);
   });

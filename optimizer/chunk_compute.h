@@ -73,6 +73,9 @@ class ChunkCompute {
   // Uses no array, and leaves the sum in `room_or_null` if there is one.
   absl::StatusOr<UpdateResult> Reduce(const Chunk& chunk, const UpdateRequest& request,
                                       GradientRoom* room_or_null) const;
+  // Writes the sum that Update would use, in FP32: one float per element. REQUIRES inputs, or a
+  // reduced gradient in memory.
+  absl::Status Sum(const Chunk& chunk, const UpdateRequest& request, float* into) const;
   // REQUIRES CheckUpdate; and the room with its bytes for a gradient that is not in memory. An
   // error leaves the arrays as they were.
   absl::StatusOr<UpdateResult> Update(const Chunk& chunk, const UpdateRequest& request,

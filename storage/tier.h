@@ -15,6 +15,7 @@
 #include "base/ids.h"
 #include "optimizer/chunk_compute.h"
 #include "optimizer/reduced_gradient.h"
+#include "optimizer/update_request.h"
 #include "storage/cuts/extents/extents.h"
 #include "storage/cuts/slot_table.h"
 #include "storage/state_backend.h"
@@ -40,6 +41,8 @@ struct ChunkOp {
   bool reduces = false;  // whether it makes a reduced gradient
   // The reduced gradient that it updates with, if any.
   std::shared_ptr<const ReducedGradient> gradient;
+  // The update that it makes, if any; `work` owns it. A tier may make it instead of calling `work`.
+  const UpdateRequest* update = nullptr;
 
   SlotTable::Content from;  // the source of the state, if the tier is in slots
   uint32_t target = 0;      // the slot to write, if the tier is in slots
@@ -48,6 +51,7 @@ struct ChunkOp {
   // Destroys and uncharges the inputs. Call it before the outcome is reported.
   void DropInputs() {
     check = nullptr;
+    update = nullptr;
     work = nullptr;
     state = Bytes();
     gradient = nullptr;

@@ -99,6 +99,7 @@ class Builder {
     op.writes = true;
     op.to = shared->to;
     op.gradient = shared->reduced;
+    op.update = shared.get();
     // Moves the request, so that the work holds the only reference to the contributions.
     op.work = [compute = compute_, chunk = chunk_,
                shared = std::move(shared)](const ChunkArrays& arrays) -> Outcome {

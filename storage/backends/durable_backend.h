@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/job/layout/chunk_map.h"
+#include "storage/csd/device_disk.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/cut.h"
 #include "storage/disk/disk.h"
@@ -41,6 +42,10 @@ struct DurableOptions {
   // For NewNvmeBackend and mode sealed: whether reduced gradients wait for their update in a file
   // beside the slots, and not in memory.
   bool gradients_on_disk = true;
+  // For NewNvmeBackend: the devices that update the state, one in each folder of `drive_folders`.
+  // `disk` is this disk, or passes its calls on. Null if the host updates.
+  DeviceDisk* devices_or_null = nullptr;
+  int device_sets = 3;          // chunks that a device updates at the same time
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ResidualBudget)
   LogRoom log;                  // for the contribution log; none by default
   // Appended to the error for a full disk: the space that other jobs take, and how to free it.

@@ -16,8 +16,8 @@
 #include "storage/backends/dram_tier.h"
 #include "storage/backends/drives/job_placement.h"
 #include "storage/backends/durable_backend.h"
-#include "storage/backends/file_tier.h"
 #include "storage/backends/gradients/gradient_area.h"
+#include "storage/backends/near/tier_in_files.h"
 #include "storage/cuts/drives/drive_placement.h"
 
 namespace eps {
@@ -36,13 +36,10 @@ class TieredState final : public StateBackend, private CutChunks {
         lines_(layout.areas().size()) {}
   ~TieredState() override;
 
-  // Call one of these once, before Open. The first reserves the memory of all chunks.
+  // Call one of these once, before Open. The first reserves the memory of all chunks; with
+  // `gradients`, reduced gradients wait in a file, too.
   absl::Status KeepInDram(const ChunkMap& chunks, const std::vector<ChunkId>& owned);
-  // `gradients`: whether reduced gradients wait in a file, too.
-  void KeepInFiles(bool gradients) {
-    tier_ = std::make_unique<FileTier>(&files_, &in_flight_);
-    if (gradients) stores_gradients_ = static_cast<FileTier*>(tier_.get());
-  }
+  absl::Status KeepInFiles(const DurableOptions& options, bool gradients);
   // Call once, before any operation.
   absl::Status Open(const JobSpec& spec, ShardId shard, uint32_t shards,
                     const DurableOptions& options);
@@ -116,7 +113,7 @@ class TieredState final : public StateBackend, private CutChunks {
   MemoryAccount* const account_;
   std::unique_ptr<GradientArea> gradients_;  // null unless the tier stores gradients there
   std::unique_ptr<Tier> tier_;
-  FileTier* stores_gradients_ = nullptr;  // tier_, if it does
+  FileTier* stores_gradients_ = nullptr;  // tier_ or its part, if it does
   std::unique_ptr<CutEngine> engine_;
   absl::flat_hash_map<uint32_t, uint32_t> index_;  // by chunk id
 
@@ -131,6 +128,15 @@ absl::Status TieredState::KeepInDram(const ChunkMap& chunks, const std::vector<C
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<ChunkArena> arena,
                        ChunkArena::New(chunks, owned, compute_.arrays(), account_));
   tier_ = std::make_unique<DramTier>(std::move(arena), &files_, &in_flight_);
+  return absl::OkStatus();
+}
+
+absl::Status TieredState::KeepInFiles(const DurableOptions& options, bool gradients) {
+  EPS_ASSIGN_OR_RETURN(TierInFiles made,
+                       NewTierInFiles(&compute_, &files_, &in_flight_, options.devices_or_null,
+                                      options.slot_folders(), options.device_sets));
+  if (gradients) stores_gradients_ = made.on_host;
+  tier_ = std::move(made.tier);
   return absl::OkStatus();
 }
 
@@ -469,11 +475,9 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewTieredState(
                             spec.training.parts, placement);
   auto backend = std::make_unique<durable::TieredState>(std::move(compute), layout, executor,
                                                         account, std::move(done));
-  if (in_dram) {
-    EPS_RETURN_IF_ERROR(backend->KeepInDram(chunks, owned));
-  } else {
-    backend->KeepInFiles(options.gradients_on_disk && spec.training.mode == Mode::kSealed);
-  }
+  const bool gradients = options.gradients_on_disk && spec.training.mode == Mode::kSealed;
+  EPS_RETURN_IF_ERROR(in_dram ? backend->KeepInDram(chunks, owned)
+                              : backend->KeepInFiles(options, gradients));
   EPS_RETURN_IF_ERROR(backend->Open(spec, shard, shards, options));
   return std::unique_ptr<StateBackend>(std::move(backend));
 }

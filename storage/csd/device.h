@@ -29,6 +29,9 @@ struct Place {
 // "8192 of the medium"
 std::string Describe(const Place& place);
 
+// The most bytes of an encoded kernel, and of its result.
+inline constexpr uint64_t kMaxKernelBytes = 4096;
+
 // The properties of a device. Plain value.
 struct DeviceInfo {
   std::string name;  // for errors and metrics
@@ -52,6 +55,7 @@ absl::Status CheckCopy(const DeviceInfo& info, Place from, Place to, uint64_t by
 class Device {
  public:
   using Done = std::function<void(absl::Status)>;
+  using KernelDone = std::function<void(absl::StatusOr<std::string>)>;
 
   virtual ~Device() = default;  // REQUIRES that all operations have completed
   virtual const DeviceInfo& info() const = 0;
@@ -62,6 +66,10 @@ class Device {
   virtual void HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) = 0;
   // Between medium and device memory, in either direction. InvalidArgument within one of them.
   virtual void Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) = 0;
+  // Runs an encoded kernel (storage/csd/kernels) over device memory, and passes its result on, at
+  // most kMaxKernelBytes like the kernel. Neither counts as bytes of a link. FailedPrecondition if
+  // the device has no kernels; other errors are those of KernelRunner.
+  virtual void Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) = 0;
   // Once this completes, the writes to the medium that completed before the call survive a power
   // cut. The content of the medium is unknown after an error.
   virtual void Sync(Done done) = 0;

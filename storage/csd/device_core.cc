@@ -21,9 +21,9 @@ absl::Status CreateMedium(Disk* disk, const std::string& path, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(const DeviceCoreOptions& options,
-                                                             Disk* disk, Executor* executor,
-                                                             MemoryAccount* account) {
+absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(
+    const DeviceCoreOptions& options, Disk* disk, Executor* executor, MemoryAccount* account,
+    std::unique_ptr<KernelRunner> kernels_or_null) {
   DeviceInfo info = {options.name, options.media_bytes, options.dram_bytes};
   if (info.media_bytes % kDiskBlock != 0 || info.dram_bytes % kDiskBlock != 0) {
     return absl::InvalidArgumentError(
@@ -51,15 +51,18 @@ absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(const DeviceCoreOpt
     }
     dram = *std::move(arena);
   }
-  return std::unique_ptr<DeviceCore>(
-      new DeviceCore(std::move(info), *std::move(medium), std::move(dram), executor, account));
+  return std::unique_ptr<DeviceCore>(new DeviceCore(std::move(info), *std::move(medium),
+                                                    std::move(dram), std::move(kernels_or_null),
+                                                    executor, account));
 }
 
 DeviceCore::DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium,
-                       std::unique_ptr<StateArena> dram, Executor* executor, MemoryAccount* account)
+                       std::unique_ptr<StateArena> dram, std::unique_ptr<KernelRunner> kernels,
+                       Executor* executor, MemoryAccount* account)
     : info_(std::move(info)),
       medium_(std::move(medium)),
       dram_(std::move(dram)),
+      kernels_(std::move(kernels)),
       executor_(executor),
       account_(account) {}
 
@@ -135,6 +138,23 @@ void DeviceCore::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Don
         to.offset, absl::MakeConstSpan(InDram(from), bytes),
         Counting(Link::kInternal, Direction::kWritten, true, purpose, bytes, std::move(done)));
   }
+}
+
+void DeviceCore::Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) {
+  absl::Status status = CheckTransfer(info_, "Run", memory, bytes);
+  if (status.ok() && memory.where != Place::Where::kDram) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("device ", info_.name, ": Run over ", Describe(memory)));
+  }
+  if (status.ok() && kernels_ == nullptr) {
+    status = absl::FailedPreconditionError(
+        absl::StrCat("device ", info_.name, " has no kernels of a job"));
+  }
+  executor_->Post([this, kernel = std::move(kernel), memory, bytes, done = std::move(done),
+                   status = std::move(status)] {
+    if (!status.ok()) return done(status);
+    done(kernels_->Run(kernel, absl::MakeSpan(InDram(memory), bytes)));
+  });
 }
 
 }  // namespace eps

@@ -10,6 +10,7 @@
 #include "base/memory_account.h"
 #include "base/mutex.h"
 #include "storage/csd/device.h"
+#include "storage/csd/kernel_runner.h"
 #include "storage/disk/disk.h"
 #include "storage/disk/state_arena.h"
 
@@ -30,9 +31,9 @@ class DeviceCore final : public Device {
   // Creates the medium if there is none. Charges the memory as kState. `disk`, `executor` (for
   // transfers that touch no file) and `account` must outlive the device. FailedPrecondition if the
   // medium has another size; ResourceExhausted if memory or disk are full.
-  static absl::StatusOr<std::unique_ptr<DeviceCore>> Open(const DeviceCoreOptions& options,
-                                                          Disk* disk, Executor* executor,
-                                                          MemoryAccount* account);
+  static absl::StatusOr<std::unique_ptr<DeviceCore>> Open(
+      const DeviceCoreOptions& options, Disk* disk, Executor* executor, MemoryAccount* account,
+      std::unique_ptr<KernelRunner> kernels_or_null = nullptr);
   ~DeviceCore() override;
 
   const DeviceInfo& info() const override { return info_; }
@@ -40,12 +41,13 @@ class DeviceCore final : public Device {
   void HostWrite(absl::Span<const uint8_t> from, Place to, Purpose purpose, Done done) override;
   void HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) override;
   void Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) override;
+  void Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) override;
   void Sync(Done done) override { medium_->Sync(std::move(done)); }
   LinkBytes link_bytes() const override { return ledger_.Read(); }
 
  private:
   DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium, std::unique_ptr<StateArena> dram,
-             Executor* executor, MemoryAccount* account);
+             std::unique_ptr<KernelRunner> kernels, Executor* executor, MemoryAccount* account);
 
   uint8_t* InDram(Place place) const;
   // Completes an operation elsewhere than on the caller's stack.
@@ -56,7 +58,8 @@ class DeviceCore final : public Device {
 
   const DeviceInfo info_;
   const std::unique_ptr<AsyncFile> medium_;
-  const std::unique_ptr<StateArena> dram_;  // null without device memory
+  const std::unique_ptr<StateArena> dram_;       // null without device memory
+  const std::unique_ptr<KernelRunner> kernels_;  // may be null
   Executor* const executor_;
   MemoryAccount* const account_;
   LinkLedger ledger_;

@@ -89,6 +89,8 @@ class DeviceDisk::Volume {
   }
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& path) EPS_EXCLUDES(mu_);
   uint64_t FreeBytes() EPS_EXCLUDES(mu_);
+  absl::StatusOr<Place> PlaceOf(const std::string& path) EPS_EXCLUDES(mu_);
+  Device* device() const { return device_; }
 
  private:
   class HeldLock;
@@ -205,6 +207,13 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> DeviceDisk::Volume::TakeLock(const s
   return std::make_unique<HeldLock>(this, path);
 }
 
+absl::StatusOr<Place> DeviceDisk::Volume::PlaceOf(const std::string& path) {
+  MutexLock lock(&mu_);
+  const FileTable::File* const found = table_.Find(Below(path));
+  if (found == nullptr) return At(path, absl::NotFoundError("there is no such file"));
+  return Place{Place::Where::kMedia, found->offset};
+}
+
 uint64_t DeviceDisk::Volume::FreeBytes() {
   MutexLock lock(&mu_);
   return table_.FreeBytes();
@@ -274,6 +283,17 @@ absl::StatusOr<uint64_t> DeviceDisk::FreeBytes(const std::string& path) {
   Volume* const volume = VolumeOf(path);
   if (volume == nullptr) return host_->FreeBytes(path);
   return volume->FreeBytes();
+}
+
+Device* DeviceDisk::DeviceOf(const std::string& folder) const {
+  Volume* const volume = VolumeOf(folder);
+  return volume == nullptr ? nullptr : volume->device();
+}
+
+absl::StatusOr<Place> DeviceDisk::PlaceOf(const std::string& path) const {
+  Volume* const volume = VolumeOf(path);
+  if (volume != nullptr) return volume->PlaceOf(path);
+  return absl::InvalidArgumentError(absl::StrCat(path, " lies in no device"));
 }
 
 }  // namespace eps

@@ -46,6 +46,11 @@ class DeviceDisk final : public Disk {
   absl::Status Rename(const std::string& from, const std::string& to) override;
   // Excludes users of this disk only, because a device has one process. The disk outlives the lock.
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& path) override;
+  // Returns the device that holds a folder; null for the host's disk.
+  Device* DeviceOf(const std::string& folder) const;
+  // Returns the begin of a file's area on its medium. NotFound; InvalidArgument for a file of the
+  // host's disk.
+  absl::StatusOr<Place> PlaceOf(const std::string& path) const;
   // Returns the free bytes of the device, which a file may find in several pieces.
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;
 

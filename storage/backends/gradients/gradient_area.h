@@ -66,6 +66,8 @@ class StoredGradient final : public ReducedGradient {
                  absl::Span<const uint8_t> memory, size_t size);
 
   const GradientPlace& place() const { return *place_; }
+  const Codec* codec() const { return codec_; }
+  uint32_t crc32c() const { return crc32c_; }
   size_t size() const { return size_; }
 
   bool in_memory() const override { return false; }

@@ -14,6 +14,14 @@ namespace eps {
 
 using csd::Command;
 
+namespace {
+
+absl::Span<const uint8_t> BytesOf(const std::string& text) {
+  return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size());
+}
+
+}  // namespace
+
 absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
     const DeviceProcessOptions& options, MemoryAccount* account) {
   const DeviceCoreOptions& device = options.device;
@@ -22,9 +30,14 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
                        csd::Child::Start(options.program, {device.name, device.path,
                                                            absl::StrCat(device.media_bytes),
                                                            absl::StrCat(device.dram_bytes)}));
+  Command start;
+  start.kind = Command::Kind::kStart;
+  start.number = 1;
+  start.data_bytes = options.job.size();
   absl::Status answer;
-  const absl::Status ready = csd::AwaitReady(
-      child->socket(0), std::chrono::steady_clock::now() + options.start_timeout, &answer);
+  const absl::Status ready =
+      csd::Exchange(child->socket(0), start, {BytesOf(options.job), {}, nullptr},
+                    std::chrono::steady_clock::now() + options.start_timeout, &answer);
   if (absl::IsDeadlineExceeded(ready)) {
     return absl::UnavailableError(absl::StrCat("device ", name, " was not ready after ",
                                                options.start_timeout.count(), " ms"));
@@ -46,13 +59,11 @@ DeviceProcess::DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> la
 
 DeviceProcess::~DeviceProcess() { account_->Release(MemoryKind::kState, info_.dram_bytes); }
 
-absl::StatusOr<std::string> DeviceProcess::Ask(const Command& command, size_t size) const {
-  std::string data(size, '\0');
+absl::StatusOr<std::string> DeviceProcess::Ask(const Command& command) const {
+  std::string data;
   std::promise<absl::Status> ended;
-  lanes_->Run({command,
-               {},
-               absl::MakeSpan(reinterpret_cast<uint8_t*>(data.data()), data.size()),
-               [&](absl::Status status) { ended.set_value(std::move(status)); }});
+  lanes_->Run(
+      {command, {{}, {}, &data}, [&](absl::Status status) { ended.set_value(std::move(status)); }});
   EPS_RETURN_IF_ERROR(ended.get_future().get());
   return data;
 }
@@ -61,7 +72,7 @@ absl::StatusOr<Place> DeviceProcess::Allocate(uint64_t bytes) {
   Command command;
   command.kind = Command::Kind::kAllocate;
   command.bytes = bytes;
-  EPS_ASSIGN_OR_RETURN(const std::string offset, Ask(command, sizeof(uint64_t)));
+  EPS_ASSIGN_OR_RETURN(const std::string offset, Ask(command));
   return Place{Place::Where::kDram, RecordReader(offset).U64()};
 }
 
@@ -80,8 +91,10 @@ void DeviceProcess::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose 
   command.purpose = purpose;
   command.to = to;
   command.bytes = from.size();
-  lanes_->Run(
-      {command, from, {}, Counting(Direction::kWritten, purpose, from.size(), std::move(done))});
+  command.data_bytes = from.size();
+  lanes_->Run({command,
+               {from, {}, nullptr},
+               Counting(Direction::kWritten, purpose, from.size(), std::move(done))});
 }
 
 void DeviceProcess::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) {
@@ -90,8 +103,9 @@ void DeviceProcess::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpo
   command.purpose = purpose;
   command.from = from;
   command.bytes = into.size();
-  lanes_->Run(
-      {command, {}, into, Counting(Direction::kRead, purpose, into.size(), std::move(done))});
+  lanes_->Run({command,
+               {{}, into, nullptr},
+               Counting(Direction::kRead, purpose, into.size(), std::move(done))});
 }
 
 void DeviceProcess::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) {
@@ -101,19 +115,39 @@ void DeviceProcess::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, 
   command.from = from;
   command.to = to;
   command.bytes = bytes;
-  lanes_->Run({command, {}, {}, std::move(done)});
+  lanes_->Run({command, {}, std::move(done)});
+}
+
+void DeviceProcess::Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) {
+  // What the command needs until it has completed.
+  struct Texts {
+    std::string kernel;
+    std::string result;
+  };
+  auto texts = std::make_shared<Texts>(Texts{std::move(kernel), ""});
+  Command command;
+  command.kind = Command::Kind::kRun;
+  command.to = memory;
+  command.bytes = bytes;
+  command.data_bytes = texts->kernel.size();
+  lanes_->Run({command,
+               {BytesOf(texts->kernel), {}, &texts->result},
+               [texts, done = std::move(done)](absl::Status status) {
+                 if (status.ok()) return done(std::move(texts->result));
+                 done(std::move(status));
+               }});
 }
 
 void DeviceProcess::Sync(Done done) {
   Command command;
   command.kind = Command::Kind::kSync;
-  lanes_->Run({command, {}, {}, std::move(done)});
+  lanes_->Run({command, {}, std::move(done)});
 }
 
 absl::StatusOr<LinkBytes> DeviceProcess::DeviceLedger() const {
   Command command;
   command.kind = Command::Kind::kLinkBytes;
-  EPS_ASSIGN_OR_RETURN(const std::string data, Ask(command, csd::kLinkBytesBytes));
+  EPS_ASSIGN_OR_RETURN(const std::string data, Ask(command));
   return csd::DecodeLinkBytes(data);
 }
 

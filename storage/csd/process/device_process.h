@@ -20,6 +20,7 @@ namespace eps {
 struct DeviceProcessOptions {
   std::string program;  // the path of eps-csd
   DeviceCoreOptions device;
+  std::string job;  // the text of the spec of the job whose kernels it runs; empty for none
   // A device that needs longer for a command is killed.
   std::chrono::milliseconds command_timeout{30'000};
   // For the start, in which a new medium is written once.
@@ -46,6 +47,7 @@ class DeviceProcess final : public Device {
   void HostWrite(absl::Span<const uint8_t> from, Place to, Purpose purpose, Done done) override;
   void HostRead(Place from, absl::Span<uint8_t> into, Purpose purpose, Done done) override;
   void Copy(Place from, Place to, uint64_t bytes, Purpose purpose, Done done) override;
+  void Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) override;
   void Sync(Done done) override;
   // Returns the bytes of the host link as this end of it counted them, and those of the other links
   // as the device reports them: none once it has ended. Blocks.
@@ -60,8 +62,8 @@ class DeviceProcess final : public Device {
 
   // Returns a completion that counts the bytes of a transfer if it succeeded.
   Done Counting(Direction direction, Purpose purpose, uint64_t bytes, Done done);
-  // Runs a command whose reply is `size` bytes of data, and waits for it.
-  absl::StatusOr<std::string> Ask(const csd::Command& command, size_t size) const;
+  // Runs a command whose reply has data, and waits for it.
+  absl::StatusOr<std::string> Ask(const csd::Command& command) const;
 
   const DeviceInfo info_;
   const std::unique_ptr<csd::HostLanes> lanes_;

@@ -299,8 +299,11 @@ class RawLanesTest : public DeviceProcessTest {
   RawLanesTest() {
     child_ = *csd::Child::Start(kProgram, {"csd-0", options_.device.path, absl::StrCat(kMediaBytes),
                                            absl::StrCat(kDramBytes)});
+    csd::Command start;
+    start.kind = csd::Command::Kind::kStart;
+    start.number = 1;
     absl::Status answer;
-    EXPECT_TRUE(csd::AwaitReady(child_->socket(0), Deadline(), &answer).ok());
+    EXPECT_TRUE(csd::Exchange(child_->socket(0), start, {}, Deadline(), &answer).ok());
     EXPECT_TRUE(answer.ok()) << answer;
   }
   static std::chrono::steady_clock::time_point Deadline() {
@@ -321,7 +324,7 @@ TEST_F(RawLanesTest, GarbageEndsTheDevice) {
   sync.number = 1;
   absl::Status answer;
   // The other lanes end too.
-  while (csd::Exchange(child_->socket(1), sync, {}, {}, Deadline(), &answer).ok()) {
+  while (csd::Exchange(child_->socket(1), sync, {}, Deadline(), &answer).ok()) {
   }
   EXPECT_EQ(End(), "ended with exit code 65");
 }
@@ -336,7 +339,7 @@ TEST_F(RawLanesTest, EveryLengthIsChecked) {
     read.bytes = bytes;
     absl::Status answer;
     const absl::Status status =
-        csd::Exchange(child_->socket(0), read, {}, memory.span(), Deadline(), &answer);
+        csd::Exchange(child_->socket(0), read, {{}, memory.span(), nullptr}, Deadline(), &answer);
     ASSERT_TRUE(status.ok()) << status;
     EXPECT_FALSE(answer.ok()) << bytes;
   }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <future>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -57,11 +58,28 @@ absl::Status SendError(int socket, uint64_t number, const absl::Status& status) 
   return WriteAll(socket, text);
 }
 
-// Waits for an operation of the device.
-template <typename Start>
-absl::Status Await(Start start) {
-  std::promise<absl::Status> result;
-  start([&](absl::Status status) { result.set_value(std::move(status)); });
+// Reads the next command. Returns nullopt if the host has closed the lane.
+absl::StatusOr<std::optional<Command>> ReceiveCommand(int socket) {
+  std::array<char, kCommandBytes> head;
+  EPS_ASSIGN_OR_RETURN(const size_t size, ReadAll(socket, head.data(), head.size()));
+  if (size == 0) return std::nullopt;
+  EPS_ASSIGN_OR_RETURN(const Command command, DecodeCommand(absl::string_view(head.data(), size)));
+  return command;
+}
+
+// Reads the data of a command.
+absl::StatusOr<std::string> ReceiveData(int socket, const Command& command) {
+  std::string data(static_cast<size_t>(command.data_bytes), '\0');
+  EPS_ASSIGN_OR_RETURN(const size_t size, ReadAll(socket, data.data(), data.size()));
+  if (size < data.size()) return absl::UnavailableError("the host is gone");
+  return data;
+}
+
+// Waits for an operation of the device, which ends with a T.
+template <typename T, typename Begin>
+T Await(Begin begin) {
+  std::promise<T> result;
+  begin([&](T value) { result.set_value(std::move(value)); });
   return result.get_future().get();
 }
 
@@ -77,6 +95,7 @@ class Lane {
  private:
   absl::Status HostWrite(const Command& command);
   absl::Status HostRead(const Command& command);
+  absl::Status RunKernel(const Command& command);
   // Replies without data, or with the error.
   absl::Status Answer(const Command& command, const absl::Status& status);
 
@@ -99,7 +118,7 @@ absl::Status Lane::HostWrite(const Command& command) {
     EPS_ASSIGN_OR_RETURN(const size_t size, ReadAll(socket_, slice.data(), slice.size()));
     if (size < slice.size()) return absl::UnavailableError("the host is gone");
     if (status.ok()) {
-      status = Await([&](Device::Done done) {
+      status = Await<absl::Status>([&](Device::Done done) {
         device_->HostWrite(slice, command.to.At(at), command.purpose, std::move(done));
       });
     }
@@ -114,7 +133,7 @@ absl::Status Lane::HostRead(const Command& command) {
   for (uint64_t at = 0; at < command.bytes;) {
     const absl::Span<uint8_t> slice =
         buffer_.first(static_cast<size_t>(std::min(kSliceBytes, command.bytes - at)));
-    const absl::Status status = Await([&](Device::Done done) {
+    const absl::Status status = Await<absl::Status>([&](Device::Done done) {
       device_->HostRead(command.from.At(at), slice, command.purpose, std::move(done));
     });
     if (!status.ok()) return Answer(command, status);
@@ -126,19 +145,33 @@ absl::Status Lane::HostRead(const Command& command) {
   return absl::OkStatus();
 }
 
+absl::Status Lane::RunKernel(const Command& command) {
+  EPS_ASSIGN_OR_RETURN(std::string kernel, ReceiveData(socket_, command));
+  const auto result = Await<absl::StatusOr<std::string>>([&](Device::KernelDone done) {
+    device_->Run(std::move(kernel), command.to, command.bytes, std::move(done));
+  });
+  if (!result.ok()) return Answer(command, result.status());
+  return SendReply(socket_, command.number, *result);
+}
+
 absl::Status Lane::Run(const Command& command) {
   switch (command.kind) {
+    case Command::Kind::kStart:
+      return absl::DataLossError("a second start");
     case Command::Kind::kHostWrite:
       return HostWrite(command);
     case Command::Kind::kHostRead:
       return HostRead(command);
     case Command::Kind::kCopy:
-      return Answer(command, Await([&](Device::Done done) {
+      return Answer(command, Await<absl::Status>([&](Device::Done done) {
                       device_->Copy(command.from, command.to, command.bytes, command.purpose,
                                     std::move(done));
                     }));
+    case Command::Kind::kRun:
+      return RunKernel(command);
     case Command::Kind::kSync:
-      return Answer(command, Await([&](Device::Done done) { device_->Sync(std::move(done)); }));
+      return Answer(
+          command, Await<absl::Status>([&](Device::Done done) { device_->Sync(std::move(done)); }));
     case Command::Kind::kAllocate: {
       const absl::StatusOr<Place> place = device_->Allocate(command.bytes);
       if (!place.ok()) return Answer(command, place.status());
@@ -154,19 +187,27 @@ absl::Status Lane::Run(const Command& command) {
 
 }  // namespace
 
-absl::Status SendReady(int socket, const absl::Status& status) {
-  return status.ok() ? SendReply(socket, 0, "") : SendError(socket, 0, status);
+absl::StatusOr<Start> ReceiveStart(int socket) {
+  EPS_ASSIGN_OR_RETURN(const std::optional<Command> command, ReceiveCommand(socket));
+  if (!command.has_value()) return absl::UnavailableError("the host is gone");
+  if (command->kind != Command::Kind::kStart) {
+    return absl::DataLossError(absl::StrCat("the first command is ", Describe(*command)));
+  }
+  EPS_ASSIGN_OR_RETURN(std::string job, ReceiveData(socket, *command));
+  return Start{command->number, std::move(job)};
+}
+
+absl::Status AnswerStart(int socket, const Start& start, const absl::Status& status) {
+  return status.ok() ? SendReply(socket, start.number, "")
+                     : SendError(socket, start.number, status);
 }
 
 absl::Status ServeLane(int socket, Device* device, absl::Span<uint8_t> buffer) {
   Lane lane(socket, device, buffer);
   while (true) {
-    std::array<char, kCommandBytes> head;
-    EPS_ASSIGN_OR_RETURN(const size_t size, ReadAll(socket, head.data(), head.size()));
-    if (size == 0) return absl::OkStatus();
-    EPS_ASSIGN_OR_RETURN(const Command command,
-                         DecodeCommand(absl::string_view(head.data(), size)));
-    EPS_RETURN_IF_ERROR(lane.Run(command));
+    EPS_ASSIGN_OR_RETURN(const std::optional<Command> command, ReceiveCommand(socket));
+    if (!command.has_value()) return absl::OkStatus();
+    EPS_RETURN_IF_ERROR(lane.Run(*command));
   }
 }
 

@@ -1,16 +1,27 @@
 #ifndef EPS_STORAGE_CSD_PROCESS_DEVICE_SERVER_H_
 #define EPS_STORAGE_CSD_PROCESS_DEVICE_SERVER_H_
 
+#include <cstdint>
+#include <string>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "storage/csd/device.h"
 #include "storage/csd/process/frames.h"
 
 namespace eps::csd {
 
-// Sends the reply of number 0, which says that the device is ready or why it cannot start. Returns
-// Unavailable if the host is gone.
-absl::Status SendReady(int socket, const absl::Status& status);
+// The first command: the job, whose number the reply needs.
+struct Start {
+  uint64_t number = 0;
+  std::string job;  // the text of its spec; empty for a device without kernels
+};
+
+// Waits for the first command. Unavailable if the host is gone, DataLoss for any other command.
+absl::StatusOr<Start> ReceiveStart(int socket);
+// Replies that the device is ready, or why it cannot start. Unavailable if the host is gone.
+absl::Status AnswerStart(int socket, const Start& start, const absl::Status& status);
 
 // Carries out the commands of one lane, one after another, until the host closes the socket: then
 // returns OK. Returns DataLoss for a damaged command, after which nothing on the lane can be

@@ -83,30 +83,29 @@ absl::Status ReceiveReply(int socket, uint64_t number, Deadline deadline, Reply*
 
 }  // namespace
 
-absl::Status Exchange(int socket, const Command& command, absl::Span<const uint8_t> send,
-                      absl::Span<uint8_t> receive, Deadline deadline, absl::Status* answer) {
+absl::Status Exchange(int socket, const Command& command, ExchangeData data, Deadline deadline,
+                      absl::Status* answer) {
   EPS_RETURN_IF_ERROR(SendAll(socket, Encode(command), deadline));
-  EPS_RETURN_IF_ERROR(
-      SendAll(socket, absl::string_view(reinterpret_cast<const char*>(send.data()), send.size()),
-              deadline));
+  EPS_RETURN_IF_ERROR(SendAll(
+      socket, absl::string_view(reinterpret_cast<const char*>(data.send.data()), data.send.size()),
+      deadline));
   do {
     Reply reply;
     EPS_RETURN_IF_ERROR(ReceiveReply(socket, command.number, deadline, &reply, answer));
     if (!answer->ok()) return absl::OkStatus();
-    if (reply.bytes > receive.size() || (reply.bytes == 0) != receive.empty()) {
-      return absl::DataLossError(
-          absl::StrCat(reply.bytes, " bytes of data came, ", receive.size(), " were expected"));
-    }
     const auto size = static_cast<size_t>(reply.bytes);
-    EPS_RETURN_IF_ERROR(ReceiveAll(socket, receive.data(), size, deadline));
-    receive.remove_prefix(size);
-  } while (!receive.empty());
+    if (data.result_or_null != nullptr && size <= kMaxKernelBytes) {
+      data.result_or_null->resize(size);
+      return ReceiveAll(socket, data.result_or_null->data(), size, deadline);
+    }
+    if (size > data.receive.size() || (size == 0) != data.receive.empty()) {
+      return absl::DataLossError(
+          absl::StrCat(size, " bytes of data came, ", data.receive.size(), " were expected"));
+    }
+    EPS_RETURN_IF_ERROR(ReceiveAll(socket, data.receive.data(), size, deadline));
+    data.receive.remove_prefix(size);
+  } while (!data.receive.empty());
   return absl::OkStatus();
-}
-
-absl::Status AwaitReady(int socket, Deadline deadline, absl::Status* answer) {
-  Reply reply;
-  return ReceiveReply(socket, 0, deadline, &reply, answer);
 }
 
 }  // namespace eps::csd

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -10,17 +11,19 @@
 
 namespace eps::csd {
 
-// The host's end of one command: sends it with its data over a lane, and takes its replies until
-// all of `receive` has come. Returns an error if the lane is of no use any more: Unavailable if the
-// device closed it, DeadlineExceeded, or DataLoss for a reply that does not belong to the command.
-// Otherwise sets `answer` to what the device says. Blocks.
-absl::Status Exchange(int socket, const Command& command, absl::Span<const uint8_t> send,
-                      absl::Span<uint8_t> receive, std::chrono::steady_clock::time_point deadline,
-                      absl::Status* answer);
+// The host's memory for the data of one command.
+struct ExchangeData {
+  absl::Span<const uint8_t> send;         // as long as the command's data
+  absl::Span<uint8_t> receive;            // for a HostRead: all its bytes
+  std::string* result_or_null = nullptr;  // for other commands whose reply has data
+};
 
-// Waits for the device's first reply. Errors and `answer` as above.
-absl::Status AwaitReady(int socket, std::chrono::steady_clock::time_point deadline,
-                        absl::Status* answer);
+// The host's end of one command: sends it with its data over a lane, and takes its replies. Returns
+// an error if the lane is of no use any more: Unavailable if the device closed it,
+// DeadlineExceeded, or DataLoss for a reply that does not belong to the command. Otherwise sets
+// `answer` to what the device says. Blocks.
+absl::Status Exchange(int socket, const Command& command, ExchangeData data,
+                      std::chrono::steady_clock::time_point deadline, absl::Status* answer);
 
 }  // namespace eps::csd
 

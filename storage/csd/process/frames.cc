@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/job/job_spec.h"
 #include "base/status_macros.h"
 #include "storage/records/sealed_record.h"
 
@@ -37,10 +38,25 @@ void ForEachCounter(Visit visit) {
   }
 }
 
+bool HasLegalData(const Command& command) {
+  switch (command.kind) {
+    case Command::Kind::kStart:
+      return command.data_bytes <= kMaxSpecTextBytes;
+    case Command::Kind::kHostWrite:
+      return command.data_bytes == command.bytes;
+    case Command::Kind::kRun:
+      return command.data_bytes <= kMaxKernelBytes;
+    default:
+      return command.data_bytes == 0;
+  }
+}
+
 }  // namespace
 
 std::string Describe(const Command& command) {
   switch (command.kind) {
+    case Command::Kind::kStart:
+      return "its start";
     case Command::Kind::kHostWrite:
       return absl::StrCat("HostWrite of ", command.bytes, " bytes to ", Describe(command.to));
     case Command::Kind::kHostRead:
@@ -48,6 +64,8 @@ std::string Describe(const Command& command) {
     case Command::Kind::kCopy:
       return absl::StrCat("Copy of ", command.bytes, " bytes from ", Describe(command.from), " to ",
                           Describe(command.to));
+    case Command::Kind::kRun:
+      return absl::StrCat("Run over ", command.bytes, " bytes at ", Describe(command.to));
     case Command::Kind::kSync:
       return "Sync";
     case Command::Kind::kAllocate:
@@ -66,6 +84,7 @@ std::string Encode(const Command& command) {
   Write(command.from, &writer);
   Write(command.to, &writer);
   writer.U64(command.bytes);
+  writer.U64(command.data_bytes);
   std::string head = SealRecord(kCommandKey, std::move(writer).Take());
   EPS_CHECK(head.size() == kCommandBytes);
   return head;
@@ -92,8 +111,9 @@ absl::StatusOr<Command> DecodeCommand(absl::string_view head) {
   command.number = reader.U64();
   const bool places = Read(&reader, &command.from) && Read(&reader, &command.to);
   command.bytes = reader.U64();
-  if (!places || !reader.complete() || kind >= Command::kKinds || purpose >= kPurposes ||
-      command.number == 0) {
+  command.data_bytes = reader.U64();
+  if (!places || !HasLegalData(command) || !reader.complete() || kind >= Command::kKinds ||
+      purpose >= kPurposes || command.number == 0) {
     return DamagedRecord(kCommandKey, "a field has no meaning");
   }
   return command;
@@ -123,13 +143,13 @@ std::string EncodeLinkBytes(const LinkBytes& bytes) {
   return std::move(writer).Take();
 }
 
-LinkBytes DecodeLinkBytes(absl::string_view data) {
-  EPS_CHECK(data.size() == kLinkBytesBytes);
+absl::StatusOr<LinkBytes> DecodeLinkBytes(absl::string_view data) {
   RecordReader reader(data);
   LinkBytes bytes;
   ForEachCounter([&](Link link, Direction direction, Purpose purpose) {
     bytes.Add(link, direction, purpose, reader.U64());
   });
+  if (!reader.complete()) return absl::DataLossError("the counters of the links are damaged");
   return bytes;
 }
 

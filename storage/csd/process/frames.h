@@ -4,15 +4,15 @@
 // The frames between a host and a device's process. There is no shared memory: all data crosses a
 // socket.
 //
-// A command is a head, then the data of a HostWrite. Its replies are heads with data or an error's
-// text. A read has a reply for each slice, until all its bytes have come or a reply has an error;
-// every other command has one reply. A lane (a socket) carries one command at a time. The device
-// first sends a reply of number 0, once it is ready or cannot start.
+// A command is a head, then its data. Its replies are heads with data or an error's text. A
+// HostRead has a reply for each slice, until all its bytes have come or a reply has an error; every
+// other command has one reply. A lane (a socket) carries one command at a time. The first command,
+// on the first lane, is a Start; its reply comes once the device is ready or cannot start.
 //
 // A head is a record (storage/records/sealed_record.h), which ends with a CRC32C. Fields of a
 // command: u32 kind, u32 purpose, u64 number, u32 where and u64 offset of `from`, the same of `to`,
-// u64 bytes. Fields of a reply: u32 status code, u64 number, u64 bytes that follow. All numbers are
-// little-endian.
+// u64 bytes, u64 bytes of data that follow. Fields of a reply: u32 status code, u64 number, u64
+// bytes that follow. All numbers are little-endian.
 
 #include <cstdint>
 #include <string>
@@ -36,14 +36,16 @@ inline constexpr uint64_t kMaxErrorBytes = 4096;
 // One operation of a device, as its host asks for it. Plain value.
 struct Command {
   enum class Kind : uint32_t {
-    kHostWrite,  // to, bytes
+    kStart,      // data: the text of the job's spec, or nothing for a device without kernels
+    kHostWrite,  // to, bytes; data: those bytes
     kHostRead,   // from, bytes
     kCopy,       // from, to, bytes
+    kRun,        // to, bytes; data: the kernel; the reply's data is its result
     kSync,
     kAllocate,   // bytes; the reply's data is the offset, a u64
     kLinkBytes,  // the reply's data is LinkBytes, see EncodeLinkBytes
   };
-  static constexpr uint32_t kKinds = 6;
+  static constexpr uint32_t kKinds = 8;
 
   Kind kind = Kind::kSync;
   Purpose purpose = Purpose::kControl;
@@ -51,6 +53,7 @@ struct Command {
   Place from;
   Place to;
   uint64_t bytes = 0;
+  uint64_t data_bytes = 0;  // that follow the head
 };
 
 // "HostWrite of 4096 bytes at 8192 of the medium"
@@ -63,7 +66,7 @@ struct Reply {
   uint64_t bytes = 0;  // of data; of text if the code is not OK
 };
 
-inline constexpr uint64_t kCommandBytes = 56;
+inline constexpr uint64_t kCommandBytes = 64;
 inline constexpr uint64_t kReplyBytes = 28;
 
 // Returns kCommandBytes and kReplyBytes bytes.
@@ -74,9 +77,9 @@ absl::StatusOr<Command> DecodeCommand(absl::string_view head);
 absl::StatusOr<Reply> DecodeReply(absl::string_view head);
 
 // Counters, in the order of link, direction and purpose, as u64.
-inline constexpr uint64_t kLinkBytesBytes = kLinks * kDirections * kPurposes * 8;
 std::string EncodeLinkBytes(const LinkBytes& bytes);
-LinkBytes DecodeLinkBytes(absl::string_view data);  // REQUIRES kLinkBytesBytes bytes
+// DataLoss for another size.
+absl::StatusOr<LinkBytes> DecodeLinkBytes(absl::string_view data);
 
 }  // namespace eps::csd
 

@@ -66,6 +66,14 @@ TEST(FramesTest, FieldsWithoutMeaningAreRefused) {
   command.to.where = static_cast<Place::Where>(2);
   EXPECT_FALSE(DecodeCommand(Encode(command)).ok());
   command = Sample();
+  command.data_bytes = 1;  // a Copy has none
+  EXPECT_FALSE(DecodeCommand(Encode(command)).ok());
+  command.kind = Command::Kind::kHostWrite;
+  EXPECT_FALSE(DecodeCommand(Encode(command)).ok());
+  command.kind = Command::Kind::kRun;
+  command.data_bytes = kMaxKernelBytes + 1;
+  EXPECT_FALSE(DecodeCommand(Encode(command)).ok());
+  command = Sample();
   command.number = 0;
   EXPECT_FALSE(DecodeCommand(Encode(command)).ok());
   EXPECT_FALSE(DecodeReply(Encode(Reply{static_cast<absl::StatusCode>(17), 1, 0})).ok());
@@ -78,7 +86,8 @@ TEST(FramesTest, LinkBytesComeBack) {
   bytes.Add(Link::kHost, Direction::kRead, Purpose::kState, 1);
   bytes.Add(Link::kInternal, Direction::kWritten, Purpose::kCheck, uint64_t{1} << 50);
   bytes.Add(Link::kMedia, Direction::kWritten, Purpose::kControl, 3);
-  EXPECT_TRUE(DecodeLinkBytes(EncodeLinkBytes(bytes)) == bytes);
+  EXPECT_TRUE(*DecodeLinkBytes(EncodeLinkBytes(bytes)) == bytes);
+  EXPECT_FALSE(DecodeLinkBytes(EncodeLinkBytes(bytes) + "x").ok());
 }
 
 }  // namespace

@@ -4,7 +4,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "storage/csd/process/exchange.h"
 
 namespace eps::csd {
 namespace {
@@ -71,7 +70,7 @@ absl::Status HostLanes::Perform(int lane, HostJob* job) {
   }
   absl::Status answer;
   const absl::Status status =
-      Exchange(child_->socket(lane), job->command, job->send, job->receive,
+      Exchange(child_->socket(lane), job->command, job->data,
                std::chrono::steady_clock::now() + command_timeout_, &answer);
   return status.ok() ? answer : End(status, job->command);
 }

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/types/span.h"
 #include "base/mutex.h"
 #include "storage/csd/process/child.h"
+#include "storage/csd/process/exchange.h"
 #include "storage/csd/process/frames.h"
 
 namespace eps::csd {
@@ -21,8 +21,7 @@ namespace eps::csd {
 // A command with the host's memory for its data, which stays valid until `done`.
 struct HostJob {
   Command command;  // its number is set by HostLanes
-  absl::Span<const uint8_t> send;
-  absl::Span<uint8_t> receive;
+  ExchangeData data;
   std::function<void(absl::Status)> done;  // on a thread of the lanes
 };
 
@@ -53,7 +52,7 @@ class HostLanes {
   Mutex mu_;
   CondVar wake_;
   std::deque<HostJob> line_ EPS_GUARDED_BY(mu_);
-  uint64_t last_number_ EPS_GUARDED_BY(mu_) = 0;
+  uint64_t last_number_ EPS_GUARDED_BY(mu_) = 1;  // that of the start
   bool closing_ EPS_GUARDED_BY(mu_) = false;
   std::string end_ EPS_GUARDED_BY(mu_);  // how the process ended; empty while it runs
   std::vector<std::thread> threads_;     // by lane

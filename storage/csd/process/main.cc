@@ -10,15 +10,19 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/exit_code.h"
+#include "base/job/job_spec.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 #include "storage/csd/device_core.h"
+#include "storage/csd/kernel_runner.h"
+#include "storage/csd/kernels/chunk_kernels.h"
 #include "storage/csd/process/device_server.h"
 #include "storage/csd/process/fence.h"
 #include "storage/csd/process/frames.h"
@@ -32,9 +36,15 @@ namespace {
 struct Parts {
   explicit Parts(const DeviceCoreOptions& options) : options(options) {}
 
-  absl::Status Open() {
+  absl::Status Open(const std::string& job) {
+    std::unique_ptr<KernelRunner> kernels;
+    if (!job.empty()) {
+      EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
+      EPS_ASSIGN_OR_RETURN(kernels, ChunkKernels::New(std::move(spec), &account));
+    }
     EPS_ASSIGN_OR_RETURN(lock, disk->TakeLock(options.path + ".lock"));
-    EPS_ASSIGN_OR_RETURN(core, DeviceCore::Open(options, disk.get(), &pool, &account));
+    EPS_ASSIGN_OR_RETURN(
+        core, DeviceCore::Open(options, disk.get(), &pool, &account, std::move(kernels)));
     EPS_ASSIGN_OR_RETURN(buffers, StateArena::New(kLaneCount * kSliceBytes));
     return absl::OkStatus();
   }
@@ -64,19 +74,19 @@ struct Parts {
 
 // Serves the lanes until the host closes them. Ends the process if it cannot be fenced, and at the
 // first error of a lane: a host that sends garbage gets no answer on the other lanes either.
-void Serve(Parts* parts) {
+void Serve(Parts* parts, const Start& first) {
   std::promise<void> fenced;
-  const std::shared_future<void> start = fenced.get_future().share();
+  const std::shared_future<void> begin = fenced.get_future().share();
   std::vector<std::thread> lanes;
   for (int i = 0; i < kLaneCount; ++i) {
-    lanes.emplace_back([parts, start, i] {
-      start.wait();
+    lanes.emplace_back([parts, begin, i] {
+      begin.wait();
       const absl::Status end = ServeLane(kFirstLane + i, parts->core.get(), parts->buffer(i));
       if (!end.ok()) End(parts->options.name, end);
     });
   }
   const absl::Status status = FenceProcess();
-  const absl::Status sent = SendReady(kFirstLane, status);
+  const absl::Status sent = AnswerStart(kFirstLane, first, status);
   if (!status.ok()) End(parts->options.name, status);
   if (!sent.ok()) End(parts->options.name, sent);
   fenced.set_value();
@@ -93,13 +103,14 @@ absl::Status Run(const std::vector<std::string>& arguments) {
   }
   options.name = arguments[0];
   options.path = arguments[1];
+  EPS_ASSIGN_OR_RETURN(const Start first, ReceiveStart(kFirstLane));
   Parts parts(options);
-  const absl::Status opened = parts.Open();
+  const absl::Status opened = parts.Open(first.job);
   if (!opened.ok()) {
-    SendReady(kFirstLane, opened).IgnoreError();
+    AnswerStart(kFirstLane, first, opened).IgnoreError();
     return opened;
   }
-  Serve(&parts);
+  Serve(&parts, first);
   return absl::OkStatus();
 }
 

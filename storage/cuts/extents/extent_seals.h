@@ -107,6 +107,7 @@ class ExtentSeals {
   ExtentSeals(const ExtentLayout& layout, uint64_t nonce, const Folders& folders);
 
   const ExtentLayout& layout() const { return layout_; }
+  uint64_t nonce() const { return nonce_; }
   // The path of a slot's file on a drive.
   const std::string& path(uint32_t slot, uint32_t drive) const { return paths_[slot][drive]; }
   // The path of a slot's file in the folder of its drive.

@@ -1,0 +1,87 @@
+#ifndef EPS_STORAGE_BACKENDS_NEAR_CSD_TIER_H_
+#define EPS_STORAGE_BACKENDS_NEAR_CSD_TIER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "optimizer/chunk_compute.h"
+#include "storage/backends/file_tier.h"
+#include "storage/backends/in_flight.h"
+#include "storage/backends/near/memory_sets.h"
+#include "storage/backends/slot_files.h"
+#include "storage/csd/device_disk.h"
+#include "storage/tier.h"
+
+namespace eps::durable {
+
+// Keeps the state in slot files that lie in storage devices, and updates a chunk inside its device
+// (Smart-Infinity, section 4.1): the gradient goes down, the new weights come up when they are
+// read, and the optimizer state never crosses the host link. Everything else is done by a FileTier
+// on the host. The bits are those of every other tier.
+class CsdTier final : public Tier {
+ public:
+  // Allocates `sets` sets of buffers in the memory of each device: as many chunks of a device are
+  // updated at the same time. `folders` are those of the slots, one in each device of `disk`. All
+  // arguments must outlive the tier. ResourceExhausted with the key to change if a device has too
+  // little memory.
+  static absl::StatusOr<std::unique_ptr<CsdTier>> New(const ChunkCompute* compute, SlotFiles* files,
+                                                      InFlight* in_flight, DeviceDisk* disk,
+                                                      const Extents::Folders& folders, int sets);
+
+  FileTier* on_host() { return &on_host_; }
+
+  bool in_slots() const override { return true; }
+  uint64_t state_bytes() const override { return 0; }
+  void Run(ChunkOp* op, RunDone done) override;
+  void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override {
+    on_host_.Capture(copy, std::move(copied), std::move(done));
+  }
+  void Sync(uint32_t slot, SyncDone done) override { on_host_.Sync(slot, std::move(done)); }
+  void Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) override {
+    on_host_.Check(slot, index, part, std::move(done));
+  }
+  void Adopt(uint32_t index, uint32_t slot, CheckDone done) override {
+    on_host_.Adopt(index, slot, std::move(done));
+  }
+
+ private:
+  struct Running;
+  using Update = std::shared_ptr<Running>;
+
+  CsdTier(const ChunkCompute* compute, SlotFiles* files, InFlight* in_flight, DeviceDisk* disk)
+      : compute_(compute),
+        files_(files),
+        in_flight_(in_flight),
+        disk_(disk),
+        on_host_(files, in_flight) {}
+
+  // The phases of one update, in call order.
+  void FindPlaces(const Update& run);
+  void Load(const Update& run, Place set);
+  void LoadGradient(const Update& run, const AsyncFile::Done& loaded);
+  void SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::Done& loaded);
+  void Compute(const Update& run, const absl::Status& loaded);
+  void Store(const Update& run, const absl::StatusOr<std::string>& answer);
+  void Encode(const Update& run, const absl::Status& stored);
+  void EncodeFrom(const Update& run, uint8_t* buffer);
+  void Fail(const Update& run, const absl::Status& status);
+  // Reads a damaged chunk on the host, whose error names file and offset.
+  void FailDamaged(const Update& run, const absl::Status& status);
+  void Finish(const Update& run, ChunkResult result);
+
+  const ChunkCompute* const compute_;
+  SlotFiles* const files_;
+  InFlight* const in_flight_;
+  DeviceDisk* const disk_;
+  FileTier on_host_;
+  std::vector<std::unique_ptr<MemorySets>> sets_;  // by drive
+};
+
+}  // namespace eps::durable
+
+#endif  // EPS_STORAGE_BACKENDS_NEAR_CSD_TIER_H_
