@@ -1,0 +1,205 @@
+// Updates inside storage devices (Smart-Infinity, sections 4.1 and 7.1): the state is that of
+// memory, bit for bit, and the links carry the bytes of the paper.
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/job/optimizers.h"
+#include "base/testing/test_specs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "storage/backends/dram_backend.h"
+#include "storage/backends/near/testing/device_rig.h"
+#include "storage/csd/link_bytes.h"
+#include "storage/cuts/extents/extents.h"
+#include "storage/disk/disk.h"
+#include "storage/testing/shard_under_test.h"
+
+namespace eps {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kDramBytes = uint64_t{8} << 20;
+
+JobSpec InMode(Mode mode, JobSpec spec) {
+  spec.training.mode = mode;
+  return spec;
+}
+
+// Makes step `step` of a chunk. Returns the result of its update.
+UpdateResult Step(ShardUnderTest* shard, const Chunk& chunk, uint64_t step,
+                  std::vector<UpdateRequest::Encode> encode = {}) {
+  UpdateRequest request =
+      RequestOf(shard, chunk, GradientsOf(chunk, step, 2), step, Merging::kNone);
+  UpdateRequest update = request;
+  update.encode = std::move(encode);
+  double sum_squares = 0;
+  if (shard->spec().training.mode == Mode::kSealed) {
+    const BackendDone reduced = shard->Await(ReduceRequest{std::move(request)});
+    EXPECT_TRUE(reduced.status.ok()) << reduced.status;
+    update.inputs.clear();
+    update.reduced = std::get<UpdateResult>(reduced.value).reduced;
+    sum_squares = std::get<UpdateResult>(reduced.value).sum_squares;
+  }
+  const BackendDone updated = shard->Await(std::move(update));
+  EXPECT_TRUE(updated.status.ok()) << updated.status;
+  UpdateResult result = std::get<UpdateResult>(updated.value);
+  if (shard->spec().training.mode == Mode::kSealed) {
+    EXPECT_EQ(result.sum_squares, sum_squares);
+  }
+  return result;
+}
+
+// Trains two steps of every chunk. Returns the whole state and the sums of squares.
+std::string Train(ShardUnderTest* shard) {
+  shard->InitializeAll();
+  std::string state;
+  for (uint64_t step = 1; step <= 2; ++step) {
+    for (const Chunk& chunk : shard->chunks().chunks()) {
+      if (chunk.frozen) continue;
+      absl::StrAppend(&state, Step(shard, chunk, step).sum_squares, "\n");
+    }
+  }
+  for (const Chunk& chunk : shard->chunks().chunks()) {
+    state += *shard->State(chunk.id, Version(2));
+  }
+  return state;
+}
+
+// Whether the devices are processes, whether reduced gradients lie on them, and the mode.
+using Way = std::tuple<bool, bool, Mode>;
+
+class CsdTierTest : public testing::TestWithParam<Way> {
+ protected:
+  static RigOptions Options() {
+    RigOptions options;
+    options.processes = std::get<0>(GetParam());
+    options.gradients_on_disk = std::get<1>(GetParam());
+    options.dram_bytes = kDramBytes;
+    return options;
+  }
+  static JobSpec Spec(JobSpec spec) { return InMode(std::get<2>(GetParam()), std::move(spec)); }
+};
+
+TEST_P(CsdTierTest, StateIsThatOfMemory) {
+  const JobSpec spec = Spec(RaggedSpec());
+  const DeviceRig rig(spec, Options());
+  ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+  ShardUnderTest devices(DeviceRig::Backend(), spec, 1);
+  ASSERT_TRUE(devices.status().ok()) << devices.status();
+  EXPECT_TRUE(Train(&devices) == Train(&memory));
+  // The devices did it.
+  EXPECT_GT(rig.link_bytes().of(Link::kInternal, Direction::kWritten, Purpose::kState), 0u);
+}
+
+TEST_P(CsdTierTest, EncodedWeightsAreThoseOfARead) {
+  const JobSpec spec = Spec(TinySyntheticSpec());
+  const DeviceRig rig(spec, Options());
+  ShardUnderTest shard(DeviceRig::Backend(), spec, 1);
+  ASSERT_TRUE(shard.status().ok()) << shard.status();
+  shard.InitializeAll();
+  const Codec* const codec = *FindCodec("bf16");
+  const Chunk& chunk = shard.chunks().chunks().front();
+  const UpdateResult result = Step(&shard, chunk, 1, {{codec, Axis::kRow}});
+  ASSERT_EQ(result.encoded.size(), 1u);
+  const BackendDone read = shard.Await(ReadRequest{chunk.id, Version(1), codec, Axis::kRow});
+  ASSERT_TRUE(read.status.ok()) << read.status;
+  EXPECT_EQ(result.encoded[0].view(), std::get<Bytes>(read.value).view());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, CsdTierTest,
+                         testing::Combine(testing::Bool(), testing::Bool(),
+                                          testing::Values(Mode::kSealed, Mode::kEager)),
+                         [](const auto& info) {
+                           return absl::StrCat(
+                               std::get<0>(info.param) ? "Processes" : "Here",
+                               std::get<1>(info.param) ? "OnDevices" : "InMemory",
+                               std::get<2>(info.param) == Mode::kSealed ? "Sealed" : "Eager");
+                         });
+
+// The updates of every optimizer inside a device are those of memory.
+TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
+  for (const OptimizerRow& row : Optimizers()) {
+    JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
+    static_cast<OptimizerSettings&>(spec.optimizer) = DefaultsOf(row.name);
+    RigOptions options;
+    options.dram_bytes = kDramBytes;
+    const DeviceRig rig(spec, options);
+    ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+    ShardUnderTest devices(DeviceRig::Backend(), spec, 1);
+    ASSERT_TRUE(devices.status().ok()) << devices.status();
+    EXPECT_TRUE(Train(&devices) == Train(&memory)) << static_cast<int>(row.name);
+  }
+}
+
+// Row SU of docs/guides/near_storage.md: Smart-Infinity's SmartUpdate with gradients on the medium.
+class SmartUpdateBytesTest : public testing::TestWithParam<bool> {};
+
+TEST_P(SmartUpdateBytesTest, AStepMovesTheBytesOfThePaper) {
+  const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
+  RigOptions options;
+  options.processes = GetParam();
+  options.dram_bytes = kDramBytes;
+  options.sets = 1;  // one update after the other
+  const DeviceRig rig(spec, options);
+  ShardUnderTest shard(DeviceRig::Backend(), spec, 1);
+  ASSERT_TRUE(shard.status().ok()) << shard.status();
+  shard.InitializeAll();
+  std::vector<ChunkId> owned;
+  for (const Chunk& chunk : shard.chunks().chunks()) owned.push_back(chunk.id);
+  const ExtentLayout layout(shard.chunks(), owned, /*arrays=*/3, 0, spec.training.parts);
+  const Codec* const fp32 = *FindCodec("fp32");
+  int compared = 0;
+  for (const ExtentLayout::Area& area : layout.areas()) {
+    const Chunk& chunk = *area.chunk;
+    const uint64_t n = chunk.elements;
+    if (n * sizeof(float) % kDiskBlock != 0) continue;  // whole blocks: there is no padding
+    ++compared;
+    const LinkBytes before = rig.link_bytes();
+    Step(&shard, chunk, 1);
+    const LinkBytes update = rig.link_bytes().Since(before);
+    ASSERT_TRUE(shard.Await(ReadRequest{chunk.id, Version(1), fp32, Axis::kRow}).status.ok());
+    const LinkBytes fetch = rig.link_bytes().Since(before).Since(update);
+
+    LinkBytes expected;
+    expected.Add(Link::kHost, Direction::kWritten, Purpose::kGradient, 4 * n);
+    expected.Add(Link::kMedia, Direction::kWritten, Purpose::kGradient, 4 * n);
+    for (const Link link : {Link::kInternal, Link::kMedia}) {
+      expected.Add(link, Direction::kRead, Purpose::kGradient, 4 * n);
+      for (const Direction direction : {Direction::kRead, Direction::kWritten}) {
+        expected.Add(link, direction, Purpose::kState, 12 * n);
+        expected.Add(link, direction, Purpose::kPadding, area.footer_bytes);
+      }
+    }
+    EXPECT_TRUE(update == expected) << "chunk " << chunk.id.value() << " of " << n;
+    EXPECT_EQ(fetch.of(Link::kHost, Direction::kRead), 4 * n + area.footer_bytes);
+    EXPECT_EQ(fetch.of(Link::kMedia, Direction::kRead), 4 * n + area.footer_bytes);
+    EXPECT_EQ(fetch.of(Link::kHost, Direction::kWritten), 0u);
+    EXPECT_EQ(fetch.of(Link::kInternal, Direction::kRead), 0u);
+  }
+  EXPECT_GT(compared, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest, testing::Bool(),
+                         [](const auto& info) { return info.param ? "Processes" : "Here"; });
+
+TEST(CsdTierMemoryTest, TooLittleDeviceMemoryIsRefused) {
+  const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
+  RigOptions options;
+  options.dram_bytes = kDiskBlock;
+  const DeviceRig rig(spec, options);
+  const ShardUnderTest shard(DeviceRig::Backend(), spec, 1);
+  EXPECT_EQ(shard.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(shard.status().message(), HasSubstr("raise storage.csd.dram"));
+}
+
+}  // namespace
+}  // namespace eps

@@ -1,0 +1,75 @@
+#include "storage/backends/near/testing/device_rig.h"
+
+#include <cstdio>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "storage/csd/device_core.h"
+#include "storage/csd/kernels/chunk_kernels.h"
+#include "storage/csd/process/device_process.h"
+
+namespace eps {
+namespace {
+
+DeviceRig* last_rig = nullptr;
+
+}  // namespace
+
+DeviceRig::DeviceRig(const JobSpec& spec, const RigOptions& options) : options_(options) {
+  std::vector<DeviceMount> mounts;
+  for (int i = 0; i < options_.devices; ++i) {
+    const std::string name = absl::StrCat("csd-", i);
+    devices_.push_back(OpenDevice(name, spec));
+    mounts.push_back({absl::StrCat("/", name), devices_.back().get()});
+  }
+  disk_ = *DeviceDisk::Open(&host_, mounts, [](const std::string& path) {
+    return absl::StrContains(path, "gradients") ? Purpose::kGradient : Purpose::kState;
+  });
+  last_rig = this;
+}
+
+std::unique_ptr<Device> DeviceRig::OpenDevice(const std::string& name, const JobSpec& spec) {
+  DeviceCoreOptions core = {name, "/medium-" + name, options_.media_bytes, options_.dram_bytes};
+  if (!options_.processes) {
+    return *DeviceCore::Open(core, host_.blocking(), &pool_, &account_,
+                             *csd::ChunkKernels::New(spec, &account_));
+  }
+  DeviceProcessOptions options;
+  options.program = "storage/csd/process/eps-csd";
+  options.device = core;
+  options.device.path = testing::TempDir() + core.path;
+  options.job = spec.ToText();
+  std::remove(options.device.path.c_str());  // of an earlier rig
+  return *DeviceProcess::Start(options, &account_);
+}
+
+BackendUnderTest DeviceRig::Backend() { return {"Devices", &NewBackend}; }
+
+absl::StatusOr<std::unique_ptr<StateBackend>> DeviceRig::NewBackend(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+    MemoryAccount* account, BackendDoneFn done) {
+  DeviceRig* const rig = last_rig;
+  DurableOptions options;
+  options.disk = rig->disk_.get();
+  options.catalogue = &rig->catalogue_;
+  options.folder = "/state";
+  for (int i = 0; i < rig->options_.devices; ++i) {
+    options.drive_folders.push_back(absl::StrCat("/csd-", i, "/job"));
+  }
+  options.staging_bytes = uint64_t{4} << 20;
+  options.gradients_on_disk = rig->options_.gradients_on_disk;
+  if (rig->options_.dram_bytes > 0) options.devices_or_null = rig->disk_.get();
+  options.device_sets = rig->options_.sets;
+  return NewNvmeBackend(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
+                        std::move(done));
+}
+
+LinkBytes DeviceRig::link_bytes() const {
+  LinkBytes sum;
+  for (const auto& device : devices_) sum.Add(device->link_bytes());
+  return sum;
+}
+
+}  // namespace eps

@@ -1,0 +1,68 @@
+#ifndef EPS_STORAGE_BACKENDS_NEAR_TESTING_DEVICE_RIG_H_
+#define EPS_STORAGE_BACKENDS_NEAR_TESTING_DEVICE_RIG_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/executor.h"
+#include "base/job/job_spec.h"
+#include "base/memory_account.h"
+#include "storage/backends/durable_backend.h"
+#include "storage/csd/device.h"
+#include "storage/csd/device_disk.h"
+#include "storage/csd/link_bytes.h"
+#include "storage/cuts/catalogue.h"
+#include "storage/testing/catalogue_samples.h"
+#include "storage/testing/shard_under_test.h"
+#include "storage/testing/simulated_disk.h"
+
+namespace eps {
+
+// The settings of a DeviceRig. Plain value.
+struct RigOptions {
+  bool processes = false;  // each device in a process of its own (eps-csd), not in this one
+  int devices = 2;
+  uint64_t media_bytes = uint64_t{16} << 20;
+  uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives
+  int sets = 3;             // chunks that a device updates at the same time
+  bool gradients_on_disk = true;
+};
+
+// New devices, the disk that makes drives of them, and a backend's options over both. The test's
+// BUILD target has //storage/csd/process:eps-csd as data. For one thread.
+class DeviceRig {
+ public:
+  // `spec` is the job of the devices' kernels.
+  DeviceRig(const JobSpec& spec, const RigOptions& options);
+
+  // Returns the backend of the rig that was made last: ShardUnderTest takes a plain function.
+  static BackendUnderTest Backend();
+
+  const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
+  DeviceDisk* disk() const { return disk_.get(); }
+  // Returns the bytes of all devices.
+  LinkBytes link_bytes() const;
+
+ private:
+  static absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
+      const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+      MemoryAccount* account, BackendDoneFn done);
+
+  std::unique_ptr<Device> OpenDevice(const std::string& name, const JobSpec& spec);
+
+  const RigOptions options_;
+  SimulatedDisk host_{SimulatedDisk::Options()};
+  ThreadPool pool_{2};
+  MemoryAccount account_;
+  std::vector<std::unique_ptr<Device>> devices_;
+  std::unique_ptr<DeviceDisk> disk_;
+  MapStore store_;
+  Catalogue catalogue_{&store_};
+};
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_BACKENDS_NEAR_TESTING_DEVICE_RIG_H_
