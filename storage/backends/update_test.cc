@@ -7,7 +7,6 @@
 #include <tuple>
 #include <vector>
 
-#include "base/testing/manual_executor.h"
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -157,9 +156,9 @@ TEST_P(UpdateContractTest, UpdateFlushesDenormalSumsOnEveryThread) {
   const Chunk& chunk = *std::find_if(chunks.chunks().begin(), chunks.chunks().end(),
                                      [](const Chunk& c) { return c.uses.size() == 1; });
   MemoryAccount account;
-  ManualExecutor executor;
+  ThreadPool pool(2);
   Completions completions;
-  auto backend = *kind().make(spec, chunks, {chunk.id}, &executor, &account, completions.Sink());
+  auto backend = *kind().make(spec, chunks, {chunk.id}, &pool, &account, completions.Sink());
   backend->Submit(completions.Next(), InitializeRequest{chunk.id});
   // The right half sums to a denormal: (1.5e-38 + 0) + (-1.2e-38 + 0). The left one does not.
   const float parts[] = {1.2e-38f, 0, 0, 0, 1.5e-38f, 0, -1.2e-38f, 0};
@@ -175,7 +174,6 @@ TEST_P(UpdateContractTest, UpdateFlushesDenormalSumsOnEveryThread) {
   }
   const OpId op = completions.Next();
   backend->Submit(op, std::move(request));
-  executor.RunAll();
   const BackendDone done = completions.Take(op);
   ASSERT_TRUE(done.status.ok()) << done.status;
   const double square = double{1.2e-38f * 1e20f} * double{1.2e-38f * 1e20f};

@@ -5,6 +5,7 @@
 
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/backends/near/testing/device_rig.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/testing/catalogue_samples.h"
 #include "storage/testing/simulated_disk.h"
@@ -38,12 +39,25 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
               std::move(done));
 }
 
+absl::StatusOr<std::unique_ptr<StateBackend>> NewOnDevices(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+    MemoryAccount* account, BackendDoneFn done) {
+  static auto* const rigs = new std::vector<std::unique_ptr<DeviceRig>>();
+  RigOptions options;
+  options.media_bytes = uint64_t{4} << 20;
+  options.dram_bytes = uint64_t{4} << 20;
+  rigs->push_back(std::make_unique<DeviceRig>(spec, options));
+  return rigs->back()->NewBackend(spec, chunks, std::move(owned), executor, account,
+                                  std::move(done));
+}
+
 }  // namespace
 
 std::vector<BackendUnderTest> BackendsUnderTest() {
   return {{"Dram", &NewDramBackend},
           {"DurableDram", &NewOnSimulatedDisk<&NewDurableDramBackend>},
           {"Nvme", &NewOnSimulatedDisk<&NewNvmeBackend>},
+          {"Devices", &NewOnDevices},
           {"Drives", &NewOnSimulatedDisk<&NewNvmeBackend, 3>}};
 }
 

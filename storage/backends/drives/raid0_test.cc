@@ -71,7 +71,7 @@ void Raid0Test::CheckStep(ShardUnderTest* shard, const ExtentLayout::Area& area)
 // nothing on their own.
 TEST_P(Raid0Test, EachByteCrossesTheHostLinkTwice) {
   Open(Sealed(RaggedSpec()));
-  ShardUnderTest shard(DeviceRig::Backend(), Sealed(RaggedSpec()), 1);
+  ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, Sealed(RaggedSpec()), 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
   std::vector<ChunkId> owned;
@@ -83,7 +83,7 @@ TEST_P(Raid0Test, EachByteCrossesTheHostLinkTwice) {
 // Where a chunk is whole blocks, that is 16 bytes per parameter, and a footer.
 TEST_P(Raid0Test, AStepMovesSixteenBytesPerParameter) {
   Open(Sealed(TinySyntheticSpec()));
-  ShardUnderTest shard(DeviceRig::Backend(), Sealed(TinySyntheticSpec()), 1);
+  ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, Sealed(TinySyntheticSpec()), 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
   std::vector<ChunkId> owned;

@@ -1,6 +1,7 @@
 // Updates inside storage devices (Smart-Infinity, sections 4.1 and 7.1): the state is that of
 // memory, bit for bit, and the links carry the bytes of the paper.
 
+#include <csignal>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,8 +19,10 @@
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/near/testing/device_rig.h"
 #include "storage/csd/link_bytes.h"
+#include "storage/csd/process/device_process.h"
 #include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
+#include "storage/disk/state_arena.h"
 #include "storage/testing/shard_under_test.h"
 
 namespace eps {
@@ -93,7 +96,7 @@ TEST_P(CsdTierTest, StateIsThatOfMemory) {
   const JobSpec spec = Spec(RaggedSpec());
   const DeviceRig rig(spec, Options());
   ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
-  ShardUnderTest devices(DeviceRig::Backend(), spec, 1);
+  ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(devices.status().ok()) << devices.status();
   EXPECT_TRUE(Train(&devices) == Train(&memory));
   // The devices did it.
@@ -103,7 +106,7 @@ TEST_P(CsdTierTest, StateIsThatOfMemory) {
 TEST_P(CsdTierTest, EncodedWeightsAreThoseOfARead) {
   const JobSpec spec = Spec(TinySyntheticSpec());
   const DeviceRig rig(spec, Options());
-  ShardUnderTest shard(DeviceRig::Backend(), spec, 1);
+  ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
   const Codec* const codec = *FindCodec("bf16");
@@ -134,7 +137,7 @@ TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
     options.dram_bytes = kDramBytes;
     const DeviceRig rig(spec, options);
     ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
-    ShardUnderTest devices(DeviceRig::Backend(), spec, 1);
+    ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
     ASSERT_TRUE(devices.status().ok()) << devices.status();
     EXPECT_TRUE(Train(&devices) == Train(&memory)) << static_cast<int>(row.name);
   }
@@ -150,7 +153,7 @@ TEST_P(SmartUpdateBytesTest, AStepMovesTheBytesOfThePaper) {
   options.dram_bytes = kDramBytes;
   options.sets = 1;  // one update after the other
   const DeviceRig rig(spec, options);
-  ShardUnderTest shard(DeviceRig::Backend(), spec, 1);
+  ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
   std::vector<ChunkId> owned;
@@ -191,12 +194,69 @@ TEST_P(SmartUpdateBytesTest, AStepMovesTheBytesOfThePaper) {
 INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest, testing::Bool(),
                          [](const auto& info) { return info.param ? "Processes" : "Here"; });
 
+// A failure names its cause, and nothing begins after it.
+class CsdTierFailureTest : public testing::Test {
+ protected:
+  void Open(bool processes) {
+    RigOptions options;
+    options.processes = processes;
+    options.devices = 1;
+    options.dram_bytes = kDramBytes;
+    rig_ = std::make_unique<DeviceRig>(spec_, options);
+    shard_ = std::make_unique<ShardUnderTest>(
+        BackendUnderTest{"Devices", &DeviceRig::NewBackendOfLast}, spec_, 1);
+    ASSERT_TRUE(shard_->status().ok()) << shard_->status();
+    shard_->InitializeAll();
+  }
+  const Chunk& chunk() const { return shard_->chunks().chunks().front(); }
+  absl::Status Update() {
+    return shard_
+        ->Await(RequestOf(shard_.get(), chunk(), GradientsOf(chunk(), 1, 2), 1, Merging::kNone))
+        .status;
+  }
+
+  const JobSpec spec_ = InMode(Mode::kEager, TinySyntheticSpec());
+  std::unique_ptr<DeviceRig> rig_;
+  std::unique_ptr<ShardUnderTest> shard_;
+};
+
+TEST_F(CsdTierFailureTest, DamagedMediumNamesFileAndOffset) {
+  Open(/*processes=*/false);
+  // The first chunk is in one of the two slots, one block after the begin of the file.
+  const std::unique_ptr<StateArena> memory = *StateArena::New(kDiskBlock);
+  const absl::Span<uint8_t> block(reinterpret_cast<uint8_t*>(memory->floats()), kDiskBlock);
+  for (const char* slot : {"/csd-0/job/slot-0.eps", "/csd-0/job/slot-1.eps"}) {
+    const auto file = rig_->disk()->Open(slot);
+    ASSERT_TRUE(file.ok()) << file.status();
+    ASSERT_TRUE(ReadBlocking(file->get(), kDiskBlock, block).ok());
+    block[100] = static_cast<uint8_t>(block[100] ^ 1);
+    ASSERT_TRUE(WriteBlocking(file->get(), kDiskBlock, block).ok());
+  }
+  const absl::Status status = Update();
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("/csd-0/job/slot-"));
+  EXPECT_THAT(status.message(), HasSubstr("chunk 0: "));
+  EXPECT_THAT(status.message(), HasSubstr("bytes at offset 4096"));
+  EXPECT_EQ(Update().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(CsdTierFailureTest, KilledDeviceEndsTheBackend) {
+  Open(/*processes=*/true);
+  const auto* const device = static_cast<const DeviceProcess*>(rig_->devices().front().get());
+  ASSERT_EQ(kill(device->pid(), SIGKILL), 0);
+  const absl::Status status = Update();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("device csd-0 ("));
+  EXPECT_THAT(status.message(), HasSubstr("was ended by signal 9"));
+  EXPECT_EQ(Update().code(), absl::StatusCode::kUnavailable);
+}
+
 TEST(CsdTierMemoryTest, TooLittleDeviceMemoryIsRefused) {
   const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
   RigOptions options;
   options.dram_bytes = kDiskBlock;
   const DeviceRig rig(spec, options);
-  const ShardUnderTest shard(DeviceRig::Backend(), spec, 1);
+  const ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   EXPECT_EQ(shard.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(shard.status().message(), HasSubstr("raise storage.csd.dram"));
 }

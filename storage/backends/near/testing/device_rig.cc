@@ -45,25 +45,28 @@ std::unique_ptr<Device> DeviceRig::OpenDevice(const std::string& name, const Job
   return *DeviceProcess::Start(options, &account_);
 }
 
-BackendUnderTest DeviceRig::Backend() { return {"Devices", &NewBackend}; }
-
 absl::StatusOr<std::unique_ptr<StateBackend>> DeviceRig::NewBackend(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
     MemoryAccount* account, BackendDoneFn done) {
-  DeviceRig* const rig = last_rig;
   DurableOptions options;
-  options.disk = rig->disk_.get();
-  options.catalogue = &rig->catalogue_;
+  options.disk = disk_.get();
+  options.catalogue = &catalogue_;
   options.folder = "/state";
-  for (int i = 0; i < rig->options_.devices; ++i) {
+  for (int i = 0; i < options_.devices; ++i) {
     options.drive_folders.push_back(absl::StrCat("/csd-", i, "/job"));
   }
   options.staging_bytes = uint64_t{4} << 20;
-  options.gradients_on_disk = rig->options_.gradients_on_disk;
-  if (rig->options_.dram_bytes > 0) options.devices_or_null = rig->disk_.get();
-  options.device_sets = rig->options_.sets;
+  options.gradients_on_disk = options_.gradients_on_disk;
+  if (options_.dram_bytes > 0) options.devices_or_null = disk_.get();
+  options.device_sets = options_.sets;
   return NewNvmeBackend(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
                         std::move(done));
+}
+
+absl::StatusOr<std::unique_ptr<StateBackend>> DeviceRig::NewBackendOfLast(
+    const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+    MemoryAccount* account, BackendDoneFn done) {
+  return last_rig->NewBackend(spec, chunks, std::move(owned), executor, account, std::move(done));
 }
 
 LinkBytes DeviceRig::link_bytes() const {

@@ -8,22 +8,26 @@
 
 #include "absl/status/statusor.h"
 #include "base/executor.h"
+#include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/csd/device.h"
 #include "storage/csd/device_disk.h"
 #include "storage/csd/link_bytes.h"
 #include "storage/cuts/catalogue.h"
+#include "storage/state_backend.h"
 #include "storage/testing/catalogue_samples.h"
-#include "storage/testing/shard_under_test.h"
 #include "storage/testing/simulated_disk.h"
 
 namespace eps {
 
 // The settings of a DeviceRig. Plain value.
 struct RigOptions {
-  bool processes = false;  // each device in a process of its own (eps-csd), not in this one
+  // Each device in a process of its own, not in this one. The test's BUILD target has
+  // //storage/csd/process:eps-csd as data.
+  bool processes = false;
   int devices = 2;
   uint64_t media_bytes = uint64_t{16} << 20;
   uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives
@@ -31,15 +35,21 @@ struct RigOptions {
   bool gradients_on_disk = true;
 };
 
-// New devices, the disk that makes drives of them, and a backend's options over both. The test's
-// BUILD target has //storage/csd/process:eps-csd as data. For one thread.
+// New devices, the disk that makes drives of them, and a backend's options over both. For
+// one thread.
 class DeviceRig {
  public:
   // `spec` is the job of the devices' kernels.
   DeviceRig(const JobSpec& spec, const RigOptions& options);
 
-  // Returns the backend of the rig that was made last: ShardUnderTest takes a plain function.
-  static BackendUnderTest Backend();
+  // Opens a backend over the devices; at most one at a time.
+  absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
+      const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+      MemoryAccount* account, BackendDoneFn done);
+  // The same for the rig that was made last: ShardUnderTest takes a plain function.
+  static absl::StatusOr<std::unique_ptr<StateBackend>> NewBackendOfLast(
+      const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
+      MemoryAccount* account, BackendDoneFn done);
 
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   DeviceDisk* disk() const { return disk_.get(); }
@@ -47,10 +57,6 @@ class DeviceRig {
   LinkBytes link_bytes() const;
 
  private:
-  static absl::StatusOr<std::unique_ptr<StateBackend>> NewBackend(
-      const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
-      MemoryAccount* account, BackendDoneFn done);
-
   std::unique_ptr<Device> OpenDevice(const std::string& name, const JobSpec& spec);
 
   const RigOptions options_;

@@ -1,0 +1,145 @@
+#include "storage/csd/kernels/chunk_kernels.h"
+
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "base/checksum.h"
+#include "base/memory_account.h"
+#include "base/testing/test_specs.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "storage/csd/kernels/update_kernel.h"
+#include "storage/cuts/extents/extent_seals.h"
+#include "storage/disk/state_arena.h"
+
+namespace eps::csd {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint64_t kNonce = 77;
+
+// The memory of a device with a sealed chunk of version 4 and its gradient, and the kernel that
+// updates it.
+class ChunkKernelsTest : public testing::Test {
+ protected:
+  ChunkKernelsTest() {
+    Seal(Version(4));
+    for (uint64_t i = 0; i < chunk_.elements; ++i) gradient()[i] = static_cast<float>(i % 7) - 3;
+    kernel_.chunk = chunk_.id;
+    kernel_.nonce = kNonce;
+    kernel_.from_slot = 1;
+    kernel_.from_crc32c = footer_.crc32c;
+    kernel_.from = Version(4);
+    kernel_.to_slot = 0;
+    kernel_.to = Version(5);
+    kernel_.term = Term(3);
+    kernel_.step.lr = 0.5;
+    kernel_.step.update = 5;
+    kernel_.gradient_codec = "fp32";
+    kernel_.gradient_bytes = chunk_.elements * sizeof(float);
+    kernel_.gradient_crc32c = Crc32c(
+        absl::string_view(reinterpret_cast<const char*>(gradient()), kernel_.gradient_bytes));
+  }
+
+  const ExtentLayout::Area& area() const { return seals_.layout().area(0); }
+  float* floats() const { return arena_->floats(); }
+  float* gradient() const { return floats() + area().bytes() / sizeof(float); }
+  absl::Span<uint8_t> memory() const {
+    return absl::MakeSpan(reinterpret_cast<uint8_t*>(floats()),
+                          area().bytes() + kernel_.gradient_bytes);
+  }
+  void Seal(Version version) {
+    for (size_t array = 0; array < area().arrays; ++array) {
+      for (uint64_t i = 0; i < chunk_.elements; ++i) {
+        floats()[array * area().stride_bytes / sizeof(float) + i] = 1;
+      }
+    }
+    footer_ = seals_.Seal(1, 0, version, Term(2), reinterpret_cast<uint8_t*>(floats()));
+  }
+  absl::StatusOr<std::string> Run() { return kernels_->Run(Encode(kernel_), memory()); }
+
+  const JobSpec spec_ = TinySyntheticSpec();
+  const ChunkMap chunks_ = ChunkMap::Build(spec_);
+  const Chunk& chunk_ = chunks_.chunk(ChunkId(1));
+  const ExtentSeals seals_{
+      ExtentLayout(chunks_, {ChunkId(1)}, 3, 0, spec_.training.parts), kNonce, {"/here"}};
+  const std::unique_ptr<StateArena> arena_ =
+      *StateArena::New(area().bytes() + chunk_.elements * sizeof(float));
+  MemoryAccount account_;
+  const std::unique_ptr<KernelRunner> kernels_ = *ChunkKernels::New(spec_, &account_);
+  ExtentFooter footer_;
+  UpdateKernel kernel_;
+};
+
+TEST_F(ChunkKernelsTest, UpdateLeavesTheSealedChunk) {
+  const absl::StatusOr<std::string> result = Run();
+  ASSERT_TRUE(result.ok()) << result.status();
+  const auto footer = seals_.Check(0, 0, ExtentSeals::Part::kAll, memory().data());
+  ASSERT_TRUE(footer.ok()) << footer.status();
+  EXPECT_EQ(footer->version, Version(5));
+  EXPECT_EQ(footer->term, Term(3));
+  EXPECT_EQ(footer->crc32c, DecodeUpdateKernelResult(*result)->crc32c);
+  EXPECT_NE(floats()[0], 1);
+}
+
+TEST_F(ChunkKernelsTest, DamageAnywhereIsRefused) {
+  const std::string before(reinterpret_cast<const char*>(memory().data()), memory().size());
+  const uint64_t crc_bytes = area().bytes() - sizeof(uint32_t);
+  for (const uint64_t at :
+       {uint64_t{0}, area().stride_bytes + 5, area().data_bytes - 1, area().data_bytes + 9,
+        crc_bytes, area().bytes(), uint64_t{memory().size() - 1}}) {
+    memory()[at] = static_cast<uint8_t>(memory()[at] ^ 4);
+    const absl::Status status = Run().status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << "byte " << at << ": " << status;
+    memory()[at] = static_cast<uint8_t>(memory()[at] ^ 4);
+    EXPECT_EQ(std::memcmp(memory().data(), before.data(), before.size()), 0) << "byte " << at;
+  }
+}
+
+TEST_F(ChunkKernelsTest, OtherContentThanExpectedIsRefused) {
+  Seal(Version(3));
+  const absl::Status stale = Run().status();
+  EXPECT_EQ(stale.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(stale.message(), HasSubstr("version 4 as written last expected, version 3 found"));
+  Seal(Version(4));
+  kernel_.from_slot = 0;
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
+  kernel_.from_slot = 1;
+  kernel_.nonce = kNonce + 1;
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
+  kernel_.chunk = ChunkId(static_cast<uint32_t>(chunks_.chunks().size()));
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kInvalidArgument);
+  kernel_.chunk = chunk_.id;
+  for (const uint64_t bytes : {kernel_.gradient_bytes + 1, ~uint64_t{0}}) {
+    UpdateKernel kernel = kernel_;
+    kernel.gradient_bytes = bytes;
+    EXPECT_EQ(kernels_->Run(Encode(kernel), memory()).status().code(),
+              absl::StatusCode::kInvalidArgument);
+  }
+  kernel_.to = Version(6);
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kInvalidArgument);
+  kernel_.to = Version(5);
+  kernel_.gradient_codec = "no such codec";
+  EXPECT_FALSE(Run().ok());
+}
+
+TEST_F(ChunkKernelsTest, AnyFlippedBitOfAKernelIsRefused) {
+  const std::string kernel = Encode(kernel_);
+  for (size_t bit = 0; bit < 8 * kernel.size(); ++bit) {
+    std::string damaged = kernel;
+    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+    EXPECT_FALSE(DecodeUpdateKernel(damaged).ok()) << "bit " << bit;
+  }
+  EXPECT_FALSE(DecodeUpdateKernel("").ok());
+  EXPECT_FALSE(DecodeUpdateKernelResult("").ok());
+}
+
+}  // namespace
+}  // namespace eps::csd
