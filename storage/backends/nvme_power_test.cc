@@ -246,7 +246,8 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DurablePower,
-                         testing::Values(kInDram, kOnNvme, kInDramWithDrives, kOnDrives),
+                         testing::Values(kInDram, kOnNvme, kInDramWithDrives, kOnDrives,
+                                         kInDevices),
                          [](const testing::TestParamInfo<DurableKind>& info) {
                            return info.param.name;
                          });

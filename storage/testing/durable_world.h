@@ -13,10 +13,15 @@
 
 #include "base/check.h"
 #include "base/job/layout/model_layout.h"
+#include "base/status_macros.h"
 #include "base/testing/manual_executor.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/csd/device_core.h"
+#include "storage/csd/device_disk.h"
+#include "storage/csd/kernel_runner.h"
+#include "storage/csd/kernels/chunk_kernels.h"
 #include "storage/log/log_room.h"
 #include "storage/testing/log_store.h"
 #include "storage/testing/simulated_disk.h"
@@ -75,7 +80,8 @@ struct DurableKind {
   const char* name;
   bool in_dram;
   decltype(&NewNvmeBackend) make;
-  uint32_t drives = 0;  // 0: the slots are in DurableWorld::folder
+  uint32_t drives = 0;   // 0: the slots are in DurableWorld::folder
+  bool devices = false;  // the drives are devices, which update
 };
 inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
 inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
@@ -83,6 +89,7 @@ inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
 inline constexpr DurableKind kInDramWithDrives = {"DramWithDrives", true, &NewDurableDramBackend,
                                                   2};
 inline constexpr DurableKind kOnDrives = {"Drives", false, &NewNvmeBackend, 3};
+inline constexpr DurableKind kInDevices = {"Devices", false, &NewNvmeBackend, 2, true};
 
 // The disk, its tasks, and the arguments of every process on it.
 struct DurableWorld {
@@ -135,6 +142,10 @@ class DurableProcess {
     options.catalogue = catalogue_.get();
     options.folder = world->folder;
     options.drive_folders = world->drive_folders;
+    if (world->kind.devices) {
+      status_ = OpenDevices(&options);
+      if (!status_.ok()) return;
+    }
     options.staging_bytes = world->staging_bytes;
     options.residual_bytes = world->residual_bytes;
     options.log = world->log;
@@ -221,9 +232,34 @@ class DurableProcess {
   }
 
  private:
+  // Puts a device where each drive is.
+  absl::Status OpenDevices(DurableOptions* options) {
+    std::vector<DeviceMount> mounts;
+    for (uint32_t i = 0; i < world_->kind.drives; ++i) {
+      const std::string name = "csd-" + std::to_string(i);
+      EPS_ASSIGN_OR_RETURN(std::unique_ptr<KernelRunner> kernels,
+                           csd::ChunkKernels::New(world_->spec, &account_));
+      EPS_ASSIGN_OR_RETURN(
+          devices_.emplace_back(),
+          DeviceCore::Open({name, "/medium-" + name, uint64_t{1} << 20, uint64_t{1} << 18},
+                           world_->disk.blocking(), &world_->executor, &account_,
+                           std::move(kernels)));
+      mounts.push_back({"/drive-" + std::to_string(i), devices_.back().get()});
+    }
+    EPS_ASSIGN_OR_RETURN(device_disk_,
+                         DeviceDisk::Open(world_->disk.blocking(), mounts,
+                                          [](const std::string&) { return Purpose::kState; }));
+    options->disk = device_disk_.get();
+    options->blocking_disk_or_null = nullptr;
+    options->devices_or_null = device_disk_.get();
+    return absl::OkStatus();
+  }
+
   DurableWorld* const world_;
   absl::Status status_;
   MemoryAccount account_;
+  std::vector<std::unique_ptr<DeviceCore>> devices_;
+  std::unique_ptr<DeviceDisk> device_disk_;
   std::map<OpId, BackendDone> done_;
   OpId next_;
   std::unique_ptr<LogStore> store_;

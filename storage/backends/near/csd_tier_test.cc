@@ -128,6 +128,29 @@ INSTANTIATE_TEST_SUITE_P(Ways, CsdTierTest,
                                std::get<2>(info.param) == Mode::kSealed ? "Sealed" : "Eager");
                          });
 
+// One set in each device: each update waits for the one before it, until its set is free again.
+TEST_P(CsdTierTest, UpdatesInFlightShareOneSet) {
+  const JobSpec spec = InMode(Mode::kEager, TinySyntheticSpec());
+  RigOptions options = Options();
+  options.sets = 1;
+  const DeviceRig rig(spec, options);
+  ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+  ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 2);
+  for (ShardUnderTest* const shard : {&memory, &devices}) {
+    ASSERT_TRUE(shard->status().ok()) << shard->status();
+    shard->InitializeAll();
+    std::vector<OpId> updates;
+    for (const Chunk& chunk : shard->chunks().chunks()) {
+      updates.push_back(
+          shard->Submit(RequestOf(shard, chunk, GradientsOf(chunk, 1, 2), 1, Merging::kNone)));
+    }
+    for (const OpId op : updates) EXPECT_TRUE(shard->completions().Take(op).status.ok());
+  }
+  for (const Chunk& chunk : memory.chunks().chunks()) {
+    EXPECT_TRUE(*devices.State(chunk.id, Version(1)) == *memory.State(chunk.id, Version(1)));
+  }
+}
+
 // The updates of every optimizer inside a device are those of memory.
 TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
   for (const OptimizerRow& row : Optimizers()) {
