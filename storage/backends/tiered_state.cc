@@ -186,8 +186,6 @@ void TieredState::Submit(OpId op, Request request) {
   engine_->Submit(op, std::move(std::get<DurableRequest>(request)));
 }
 
-// ---- Operations of one chunk.
-
 void TieredState::SubmitToChunk(OpId op, ChunkRequest request) {
   in_flight_.Begin();
   const ChunkId id = ChunkOf(request);
@@ -302,8 +300,6 @@ void TieredState::Finish(Operation* o, ChunkResult result) {
   }
   in_flight_.End();
 }
-
-// ---- Captures.
 
 void TieredState::Capture(PendingCut* cut) {
   MutexLock lock(&mu_);

@@ -143,7 +143,7 @@ uint64_t Find(const std::vector<Site>& sites, const std::string& label, size_t b
   return 1;
 }
 
-// Every disk call of storage/testing/log_store.cc, storage/cuts/extents/extents.cc and storage/backends.
+// Every disk call of storage/testing/log_store.cc, storage/cuts/extents and storage/backends.
 const char* const kAllLabels[] = {"create file gradients.eps",
                                   "create file log.new",
                                   "create file slot",

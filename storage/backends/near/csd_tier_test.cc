@@ -166,10 +166,10 @@ TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
   }
 }
 
-// Row SU of docs/guides/near_storage.md: Smart-Infinity's SmartUpdate with gradients on the medium.
+// The row SU of docs/guides/near_storage.md: gradients lie on the medium.
 class SmartUpdateBytesTest : public testing::TestWithParam<bool> {};
 
-TEST_P(SmartUpdateBytesTest, AStepMovesTheBytesOfThePaper) {
+TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
   RigOptions options;
   options.processes = GetParam();

@@ -130,7 +130,7 @@ TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
   EXPECT_FALSE(Run().ok());
 }
 
-TEST_F(ChunkKernelsTest, AnyFlippedBitOfAKernelIsRefused) {
+TEST_F(ChunkKernelsTest, FlippedBitsOfKernelsAreRefused) {
   const std::string kernel = Encode(kernel_);
   for (size_t bit = 0; bit < 8 * kernel.size(); ++bit) {
     std::string damaged = kernel;

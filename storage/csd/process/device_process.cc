@@ -119,7 +119,7 @@ void DeviceProcess::Copy(Place from, Place to, uint64_t bytes, Purpose purpose, 
 }
 
 void DeviceProcess::Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) {
-  // What the command needs until it has completed.
+  // In memory until the command has completed.
   struct Texts {
     std::string kernel;
     std::string result;
