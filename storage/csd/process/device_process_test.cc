@@ -4,122 +4,22 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
-#include <functional>
 #include <future>
-#include <map>
-#include <sstream>
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "storage/csd/process/child.h"
 #include "storage/csd/process/exchange.h"
 #include "storage/csd/process/frames.h"
+#include "storage/csd/process/testing/device_process_fixture.h"
 #include "storage/disk/disk.h"
-#include "storage/disk/state_arena.h"
 
 namespace eps {
 namespace {
 
 using ::testing::HasSubstr;
-
-constexpr char kProgram[] = "storage/csd/process/eps-csd";
-constexpr uint64_t kMiB = uint64_t{1} << 20;
-constexpr uint64_t kMediaBytes = 8 * kMiB;
-constexpr uint64_t kDramBytes = 4 * kMiB;
-// More than two slices, and no multiple of one.
-constexpr uint64_t kManySlices = 2 * csd::kSliceBytes + 3 * kDiskBlock;
-constexpr Place kMedia = {Place::Where::kMedia, 0};
-
-// Host memory for direct I/O.
-class HostMemory {
- public:
-  explicit HostMemory(uint64_t bytes) : arena_(*StateArena::New(bytes)), bytes_(bytes) {}
-  absl::Span<uint8_t> span() {
-    return absl::MakeSpan(reinterpret_cast<uint8_t*>(arena_->floats()), bytes_);
-  }
-  // Fills it with bytes that differ from block to block.
-  void Fill(uint64_t seed) {
-    for (uint64_t i = 0; i < bytes_; ++i) {
-      span()[i] = static_cast<uint8_t>((i * 2654435761u + seed + i / kDiskBlock) >> 5);
-    }
-  }
-
- private:
-  std::unique_ptr<StateArena> arena_;
-  uint64_t bytes_;
-};
-
-// The counters that the kernel keeps for a process.
-struct KernelLedger {
-  explicit KernelLedger(pid_t pid) {
-    std::ifstream file(absl::StrCat("/proc/", pid, "/io"));
-    std::string name;
-    uint64_t value = 0;
-    while (file >> name >> value) values[name] = value;
-  }
-  uint64_t Since(const KernelLedger& earlier, const std::string& name) const {
-    return values.at(name) - earlier.values.at(name);
-  }
-  std::map<std::string, uint64_t> values;
-};
-
-std::string ReadFile(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
-
-class DeviceProcessTest : public testing::Test {
- protected:
-  DeviceProcessTest() {
-    options_.program = kProgram;
-    options_.device = {"csd-0", absl::StrCat(folder_, "/medium"), kMediaBytes, kDramBytes};
-    std::filesystem::create_directories(folder_);
-  }
-  ~DeviceProcessTest() override {
-    device_.reset();
-    std::filesystem::remove_all(folder_);
-  }
-
-  absl::Status TryStart() {
-    auto started = DeviceProcess::Start(options_, &account_);
-    if (started.ok()) device_ = *std::move(started);
-    return started.status();
-  }
-  void Start() {
-    const absl::Status status = TryStart();
-    ASSERT_TRUE(status.ok()) << status;
-  }
-  static absl::Status Wait(const std::function<void(Device::Done)>& start) {
-    std::promise<absl::Status> status;
-    start([&](absl::Status s) { status.set_value(std::move(s)); });
-    return status.get_future().get();
-  }
-  absl::Status Write(HostMemory* from, Place to, Purpose purpose = Purpose::kState) {
-    return Wait([&](Device::Done done) { device_->HostWrite(from->span(), to, purpose, done); });
-  }
-  absl::Status Read(Place from, HostMemory* into, Purpose purpose = Purpose::kState) {
-    return Wait([&](Device::Done done) { device_->HostRead(from, into->span(), purpose, done); });
-  }
-  absl::Status Copy(Place from, Place to, uint64_t bytes) {
-    return Wait(
-        [&](Device::Done done) { device_->Copy(from, to, bytes, Purpose::kGradient, done); });
-  }
-  absl::Status Sync() {
-    return Wait([&](Device::Done done) { device_->Sync(std::move(done)); });
-  }
-
-  const std::string folder_ = absl::StrCat(testing::TempDir(), "/csd-", getpid());
-  MemoryAccount account_;
-  DeviceProcessOptions options_;
-  std::unique_ptr<DeviceProcess> device_;
-};
 
 TEST_F(DeviceProcessTest, BytesComeBackOnEveryWay) {
   Start();
@@ -184,82 +84,6 @@ TEST_F(DeviceProcessTest, ErrorsOfTheDeviceLeaveItUsable) {
   for (int lane = 0; lane < 2 * csd::kLaneCount; ++lane) {
     EXPECT_TRUE(Read(kMedia, &memory).ok());
   }
-}
-
-// The host, the device and the kernel count the same bytes, each on its own.
-TEST_F(DeviceProcessTest, ThreeLedgersAgree) {
-  Start();
-  const Place dram = *device_->Allocate(kManySlices);
-  HostMemory memory(kManySlices);
-  memory.Fill(5);
-  ASSERT_TRUE(Sync().ok());
-  const LinkBytes host_before = device_->link_bytes();
-  const LinkBytes device_before = *device_->DeviceLedger();
-  const KernelLedger kernel_before(device_->pid());
-  ASSERT_TRUE(Write(&memory, kMedia).ok());
-  ASSERT_TRUE(Write(&memory, dram, Purpose::kGradient).ok());
-  ASSERT_TRUE(Read(kMedia, &memory, Purpose::kWeights).ok());
-  ASSERT_TRUE(Copy(kMedia, dram, kManySlices).ok());
-  ASSERT_TRUE(Copy(dram, kMedia.At(4 * kMiB), kManySlices).ok());
-  ASSERT_TRUE(Sync().ok());
-  const KernelLedger kernel_after(device_->pid());
-  const LinkBytes device = device_->DeviceLedger()->Since(device_before);
-  const LinkBytes host = device_->link_bytes().Since(host_before);
-
-  LinkBytes expected;
-  const auto add = [&](Link link, Direction direction, Purpose purpose) {
-    expected.Add(link, direction, purpose, kManySlices);
-  };
-  add(Link::kHost, Direction::kWritten, Purpose::kState);
-  add(Link::kHost, Direction::kWritten, Purpose::kGradient);
-  add(Link::kHost, Direction::kRead, Purpose::kWeights);
-  for (const Direction direction : {Direction::kRead, Direction::kWritten}) {
-    add(Link::kInternal, direction, Purpose::kGradient);
-    add(Link::kMedia, direction, Purpose::kGradient);
-  }
-  add(Link::kMedia, Direction::kWritten, Purpose::kState);
-  add(Link::kMedia, Direction::kRead, Purpose::kWeights);
-  EXPECT_TRUE(device == expected);
-  EXPECT_TRUE(host == expected);
-
-  constexpr uint64_t kCommands = 6;
-  constexpr uint64_t kReplies = 5 + 3;  // the read has three slices
-  EXPECT_EQ(kernel_after.Since(kernel_before, "rchar:"),
-            device.of(Link::kHost, Direction::kWritten) +
-                device.of(Link::kMedia, Direction::kRead) + kCommands * csd::kCommandBytes);
-  EXPECT_EQ(kernel_after.Since(kernel_before, "wchar:"),
-            device.of(Link::kHost, Direction::kRead) +
-                device.of(Link::kMedia, Direction::kWritten) + kReplies * csd::kReplyBytes);
-  // Blocks of the drive; writes include metadata of the file system.
-  EXPECT_EQ(kernel_after.Since(kernel_before, "read_bytes:"),
-            device.of(Link::kMedia, Direction::kRead))
-      << "the medium must lie on a drive with direct I/O, not in memory";
-  const uint64_t written = kernel_after.Since(kernel_before, "write_bytes:");
-  EXPECT_GE(written, device.of(Link::kMedia, Direction::kWritten));
-  EXPECT_LE(written, device.of(Link::kMedia, Direction::kWritten) * 1001 / 1000 + kDiskBlock);
-}
-
-TEST_F(DeviceProcessTest, SharesOnlySocketsAndFiles) {
-  Start();
-  int sockets = 0;
-  const std::string proc = absl::StrCat("/proc/", device_->pid());
-  for (const auto& entry : std::filesystem::directory_iterator(proc + "/fd")) {
-    const int fd = std::stoi(entry.path().filename());
-    const std::string target = std::filesystem::read_symlink(entry.path());
-    if (target.rfind("socket:", 0) == 0) ++sockets;
-    if (fd < csd::kFirstLane || target.rfind("socket:", 0) == 0) continue;
-    EXPECT_THAT(target, HasSubstr("/medium")) << "descriptor " << fd;
-  }
-  EXPECT_GE(sockets, csd::kLaneCount);
-  for (const auto line : absl::StrSplit(ReadFile(proc + "/maps"), '\n', absl::SkipEmpty())) {
-    const std::vector<std::string> fields = absl::StrSplit(line, ' ');
-    EXPECT_EQ(fields.at(1).at(3), 'p') << line;
-  }
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  EXPECT_THAT(ReadFile(proc + "/status"), HasSubstr("Seccomp:\t2"));
-  EXPECT_THAT(ReadFile(proc + "/limits"), ::testing::Not(HasSubstr("Max address space         "
-                                                                   "unlimited")));
-#endif
 }
 
 TEST_F(DeviceProcessTest, KilledDeviceFailsEveryOperation) {
