@@ -8,7 +8,9 @@
 
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
+#include "storage/backends/dram_backend.h"
 #include "storage/backends/near/testing/device_rig.h"
+#include "storage/backends/near/testing/train_shard.h"
 #include "storage/csd/link_bytes.h"
 #include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
@@ -36,6 +38,15 @@ class Raid0Test : public testing::TestWithParam<bool> {
 
   std::unique_ptr<DeviceRig> rig_;
 };
+
+TEST_P(Raid0Test, StateIsThatOfMemory) {
+  const JobSpec spec = Sealed(RaggedSpec());
+  Open(spec);
+  ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+  ShardUnderTest striped({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
+  ASSERT_TRUE(striped.status().ok()) << striped.status();
+  EXPECT_TRUE(TrainShard(&striped) == TrainShard(&memory));
+}
 
 void Raid0Test::CheckStep(ShardUnderTest* shard, const ExtentLayout::Area& area) {
   const Chunk& chunk = *area.chunk;

@@ -6,10 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
-#include "base/checksum.h"
 #include "base/status_macros.h"
 #include "storage/backends/gradients/gradient_area.h"
 #include "storage/csd/kernels/update_kernel.h"
+#include "storage/disk/block_bytes.h"
+#include "storage/disk/disk.h"
 
 namespace eps::durable {
 namespace {
@@ -17,8 +18,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kFp32[] = "fp32";
-
-uint64_t InBlocks(uint64_t bytes) { return (bytes + kDiskBlock - 1) / kDiskBlock * kDiskBlock; }
 
 }  // namespace
 
@@ -121,7 +120,7 @@ void CsdTier::LoadGradient(const Update& run, const AsyncFile::Done& loaded) {
   const absl::StatusOr<Place> file = disk_->PlaceOf(stored.place().path());
   if (!file.ok()) return loaded(file.status());
   run->device()->Copy(file->At(stored.place().offset()), run->set.At(run->area->bytes()),
-                      InBlocks(stored.size()), Purpose::kGradient, loaded);
+                      RoundUpTo(stored.size(), kDiskBlock), Purpose::kGradient, loaded);
 }
 
 void CsdTier::SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::Done& loaded) {
@@ -135,12 +134,11 @@ void CsdTier::SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::
     files_->staging()->Release(buffer);
     return loaded(summed);
   }
-  std::fill(buffer + bytes, buffer + InBlocks(bytes), uint8_t{0});
+  std::fill(buffer + bytes, buffer + RoundUpTo(bytes, kDiskBlock), uint8_t{0});
   run->kernel.gradient_codec = kFp32;
   run->kernel.gradient_bytes = bytes;
-  run->kernel.gradient_crc32c =
-      Crc32c(absl::string_view(reinterpret_cast<const char*>(buffer), bytes));
-  run->device()->HostWrite(absl::MakeConstSpan(buffer, InBlocks(bytes)),
+  run->kernel.gradient_crc32c = CrcOf(buffer, bytes);
+  run->device()->HostWrite(absl::MakeConstSpan(buffer, RoundUpTo(bytes, kDiskBlock)),
                            run->set.At(run->area->bytes()), Purpose::kGradient,
                            [this, buffer, loaded](absl::Status status) {
                              files_->staging()->Release(buffer);
@@ -209,7 +207,7 @@ void CsdTier::Encode(const Update& run, const absl::Status& stored) {
 void CsdTier::EncodeFrom(const Update& run, uint8_t* buffer) {
   const ExtentLayout::Area& area = *run->area;
   run->device()->HostRead(
-      run->set, absl::MakeSpan(buffer, InBlocks(area.chunk->elements * sizeof(float))),
+      run->set, absl::MakeSpan(buffer, RoundUpTo(area.chunk->elements * sizeof(float), kDiskBlock)),
       Purpose::kWeights,
       in_flight_->Posted(Lane::kUpdate, [this, run, buffer](const absl::Status& status) {
         const ExtentLayout::Area& area = *run->area;

@@ -18,6 +18,7 @@
 #include "gtest/gtest.h"
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/near/testing/device_rig.h"
+#include "storage/backends/near/testing/train_shard.h"
 #include "storage/csd/link_bytes.h"
 #include "storage/csd/process/device_process.h"
 #include "storage/cuts/extents/extents.h"
@@ -35,46 +36,6 @@ constexpr uint64_t kDramBytes = uint64_t{8} << 20;
 JobSpec InMode(Mode mode, JobSpec spec) {
   spec.training.mode = mode;
   return spec;
-}
-
-// Makes step `step` of a chunk. Returns the result of its update.
-UpdateResult Step(ShardUnderTest* shard, const Chunk& chunk, uint64_t step,
-                  std::vector<UpdateRequest::Encode> encode = {}) {
-  UpdateRequest request =
-      RequestOf(shard, chunk, GradientsOf(chunk, step, 2), step, Merging::kNone);
-  UpdateRequest update = request;
-  update.encode = std::move(encode);
-  double sum_squares = 0;
-  if (shard->spec().training.mode == Mode::kSealed) {
-    const BackendDone reduced = shard->Await(ReduceRequest{std::move(request)});
-    EXPECT_TRUE(reduced.status.ok()) << reduced.status;
-    update.inputs.clear();
-    update.reduced = std::get<UpdateResult>(reduced.value).reduced;
-    sum_squares = std::get<UpdateResult>(reduced.value).sum_squares;
-  }
-  const BackendDone updated = shard->Await(std::move(update));
-  EXPECT_TRUE(updated.status.ok()) << updated.status;
-  UpdateResult result = std::get<UpdateResult>(updated.value);
-  if (shard->spec().training.mode == Mode::kSealed) {
-    EXPECT_EQ(result.sum_squares, sum_squares);
-  }
-  return result;
-}
-
-// Trains two steps of every chunk. Returns the whole state and the sums of squares.
-std::string Train(ShardUnderTest* shard) {
-  shard->InitializeAll();
-  std::string state;
-  for (uint64_t step = 1; step <= 2; ++step) {
-    for (const Chunk& chunk : shard->chunks().chunks()) {
-      if (chunk.frozen) continue;
-      absl::StrAppend(&state, Step(shard, chunk, step).sum_squares, "\n");
-    }
-  }
-  for (const Chunk& chunk : shard->chunks().chunks()) {
-    state += *shard->State(chunk.id, Version(2));
-  }
-  return state;
 }
 
 // Whether the devices are processes, whether reduced gradients lie on them, and the mode.
@@ -98,7 +59,7 @@ TEST_P(CsdTierTest, StateIsThatOfMemory) {
   ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
   ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(devices.status().ok()) << devices.status();
-  EXPECT_TRUE(Train(&devices) == Train(&memory));
+  EXPECT_TRUE(TrainShard(&devices) == TrainShard(&memory));
   // The devices did it.
   EXPECT_GT(rig.link_bytes().of(Link::kInternal, Direction::kWritten, Purpose::kState), 0u);
 }
@@ -111,7 +72,7 @@ TEST_P(CsdTierTest, EncodedWeightsAreThoseOfARead) {
   shard.InitializeAll();
   const Codec* const codec = *FindCodec("bf16");
   const Chunk& chunk = shard.chunks().chunks().front();
-  const UpdateResult result = Step(&shard, chunk, 1, {{codec, Axis::kRow}});
+  const UpdateResult result = TrainChunk(&shard, chunk, 1, {{codec, Axis::kRow}});
   ASSERT_EQ(result.encoded.size(), 1u);
   const BackendDone read = shard.Await(ReadRequest{chunk.id, Version(1), codec, Axis::kRow});
   ASSERT_TRUE(read.status.ok()) << read.status;
@@ -162,7 +123,7 @@ TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
     ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
     ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
     ASSERT_TRUE(devices.status().ok()) << devices.status();
-    EXPECT_TRUE(Train(&devices) == Train(&memory)) << static_cast<int>(row.name);
+    EXPECT_TRUE(TrainShard(&devices) == TrainShard(&memory)) << static_cast<int>(row.name);
   }
 }
 
@@ -190,7 +151,7 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
     if (n * sizeof(float) % kDiskBlock != 0) continue;  // whole blocks: there is no padding
     ++compared;
     const LinkBytes before = rig.link_bytes();
-    Step(&shard, chunk, 1);
+    TrainChunk(&shard, chunk, 1);
     const LinkBytes update = rig.link_bytes().Since(before);
     ASSERT_TRUE(shard.Await(ReadRequest{chunk.id, Version(1), fp32, Axis::kRow}).status.ok());
     const LinkBytes fetch = rig.link_bytes().Since(before).Since(update);

@@ -5,12 +5,12 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
-#include "base/checksum.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "optimizer/reduced_gradient.h"
 #include "optimizer/update_request.h"
 #include "storage/cuts/extents/extent_seals.h"
+#include "storage/disk/block_bytes.h"
 
 namespace eps::csd {
 namespace {
@@ -22,8 +22,7 @@ constexpr char kHere[] = "device memory";
 absl::StatusOr<std::shared_ptr<const EncodedChunk>> OpenGradient(const UpdateKernel& kernel,
                                                                  const Chunk& chunk,
                                                                  absl::Span<const uint8_t> bytes) {
-  const uint32_t found =
-      Crc32c(absl::string_view(reinterpret_cast<const char*>(bytes.data()), bytes.size()));
+  const uint32_t found = CrcOf(bytes.data(), bytes.size());
   if (found != kernel.gradient_crc32c) {
     return absl::DataLossError(absl::StrCat("the gradient of chunk ", chunk.id.value(),
                                             " in device memory: CRC32C ", kernel.gradient_crc32c,

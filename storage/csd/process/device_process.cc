@@ -73,7 +73,11 @@ absl::StatusOr<Place> DeviceProcess::Allocate(uint64_t bytes) {
   command.kind = Command::Kind::kAllocate;
   command.bytes = bytes;
   EPS_ASSIGN_OR_RETURN(const std::string offset, Ask(command));
-  return Place{Place::Where::kDram, RecordReader(offset).U64()};
+  RecordReader reader(offset);
+  const Place place = {Place::Where::kDram, reader.U64()};
+  if (reader.complete()) return place;
+  return absl::DataLossError(absl::StrCat("device ", info_.name, ": the answer to ",
+                                          csd::Describe(command), " is damaged"));
 }
 
 Device::Done DeviceProcess::Counting(Direction direction, Purpose purpose, uint64_t bytes,

@@ -43,7 +43,7 @@ bool Try(const std::string& way) {
     return mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0) !=
            MAP_FAILED;
   }
-  // Within and beyond what is left to a fenced process.
+  // The memory that a fenced process has left holds the first of them only.
   if (way == "heap_8_MiB") return std::malloc(8 * kMiB) != nullptr;
   if (way == "heap_32_MiB") return std::malloc(32 * kMiB) != nullptr;
   if (way == "write") return write(STDERR_FILENO, ".", 1) == 1;
