@@ -76,8 +76,8 @@ ROOMS = {
     "cli/commands": _BASE + ["base/config", "checkpoint", "proto", "wire", "cli/launch",
                              "cli/driver", "cli/measure"] + _NUMBERS + _STORAGE +
                     _PLANNER,
-    # Beside what it includes, eps starts the other two programs.
-    "cli": _BASE + ["base/config", "verify", "worker"] + _CLI,
+    # Beside what it includes, eps starts the other programs.
+    "cli": _BASE + ["base/config", "verify", "worker", "storage/csd"] + _CLI,
     "bench": _EVERYTHING,
     "tests": _EVERYTHING + ["bench"],
 }

@@ -153,6 +153,7 @@ absl::StatusOr<std::string> ConfigFor(const JobState& state, uint32_t servers,
   config.storage.path = out;
   config.storage.drives.clear();
   if (config.storage.kind == "auto") config.storage.kind = "dram";
+  if (config.storage.kind == "csd") config.storage.kind = "nvme";  // the files are in no device
   return config.ToYaml();
 }
 

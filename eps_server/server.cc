@@ -142,6 +142,18 @@ ProcessFacts Exposure::Facts() const {
   return facts;
 }
 
+void AddLinkBytes(const DeviceLinks& links, v1::StatusReply* status) {
+  links.bytes.ForEach([&](Link link, Direction direction, Purpose purpose, uint64_t bytes) {
+    if (bytes == 0) return;
+    v1::LinkBytes* const added = status->add_link_bytes();
+    added->set_device(links.device);
+    added->set_link(NameOf(link));
+    added->set_direction(NameOf(direction));
+    added->set_purpose(NameOf(purpose));
+    added->set_bytes(bytes);
+  });
+}
+
 }  // namespace
 
 class Server::Impl {
@@ -160,9 +172,11 @@ class Server::Impl {
     process_.account = account;
     process_.incarnation = host_->environment().incarnation;
     if (storage_ == nullptr) return;
-    process_.add_storage = [meter = &storage_->fill_meter()](v1::StatusReply* status) {
-      (*status->mutable_counters())["fill_wanted_bytes"] = meter->wanted_bytes();
-      (*status->mutable_counters())["filled_bytes"] = meter->filled_bytes();
+    process_.add_storage = [storage = storage_.get()](v1::StatusReply* status) {
+      const FillMeter& meter = storage->fill_meter();
+      (*status->mutable_counters())["fill_wanted_bytes"] = meter.wanted_bytes();
+      (*status->mutable_counters())["filled_bytes"] = meter.filled_bytes();
+      for (const DeviceLinks& links : storage->link_bytes()) AddLinkBytes(links, status);
     };
   }
   ~Impl() { Shutdown(std::chrono::milliseconds(0)); }

@@ -205,6 +205,10 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
   if (!shape.state_on_disk) {
     tier.uses.push_back(Use(MemoryKind::kState, state, /*exact=*/true, state));
   }
+  if (storage.device_memory > Bytes(0)) {
+    tier.uses.push_back(
+        Use(MemoryKind::kState, each * storage.device_memory, /*exact=*/true, Bytes(0)));
+  }
   if (storage.durable) {
     tier.uses.push_back(
         Use(MemoryKind::kScratch, each * storage.staging, /*exact=*/false, Bytes(0)));

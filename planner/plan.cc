@@ -140,7 +140,8 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
   shape.stash_on_device = config.worker.stash == "device";
   shape.weights = config.quantization.weights;
   shape.gradients = config.quantization.gradients;
-  shape.state_on_disk = config.storage.kind == "nvme";
+  shape.update_in_storage = config.storage.kind == "csd" && hardware.has_updating_storage();
+  shape.state_on_disk = config.storage.kind == "nvme" || config.storage.kind == "csd";
   shape.durable = config.storage.durable();
   shape.log = config.storage.log == "contributions";
   uint64_t cut_steps = 0;
@@ -160,6 +161,11 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   storage.staging = Bytes(static_cast<double>(config.storage.staging));
   storage.residuals_at_servers =
       storage.durable || spec.codecs.residual_home == ResidualHome::kServer;
+  if (config.storage.kind == "csd") {
+    const size_t devices = std::max<size_t>({1, config.storage.csd.count,
+                                             config.storage.drives.size()});
+    storage.device_memory = Bytes(static_cast<double>(devices * config.storage.csd.dram));
+  }
   storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));
   EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));
   plan.estimate = EstimateStep(plan.work, hardware, plan.shape);
@@ -170,7 +176,7 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
   plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);
   AddWriting(hardware, &plan);
-  if (hardware.has_updating_storage()) {
+  if (hardware.has_updating_storage() && !plan.shape.update_in_storage) {
     RunShape shape = plan.shape;
     shape.state_on_disk = shape.update_in_storage = true;
     plan.step_in_storage = EstimateStep(plan.work, hardware, shape).times.duration;

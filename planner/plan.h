@@ -43,8 +43,8 @@ struct Plan {
   Bytes pushed;
   double tokens_per_second = 0;
   double mfu = 0;  // model operations / peak of the computing devices
-  // The duration of a step if computational storage updated the state, which no mode of this
-  // program does. Absent if the hardware has no such storage.
+  // The duration of a step if computational storage updated the state (storage.kind=csd). Absent if
+  // it does, and if the hardware has no such storage.
   std::optional<Seconds> step_in_storage;
   // Bytes written per day by updates, cuts and the contribution log on the disk that is written
   // most. Absent if nothing is durable.

@@ -140,7 +140,7 @@ std::string StorageText(const Plan& plan) {
   }
   if (plan.step_in_storage.has_value()) {
     absl::StrAppend(&text, "step with updates inside the storage devices: ",
-                    ShortText(*plan.step_in_storage), "  (not in this program)\n");
+                    ShortText(*plan.step_in_storage), "  (storage.kind=csd)\n");
   }
   return text;
 }

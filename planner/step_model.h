@@ -49,7 +49,7 @@ struct RunShape {
   std::string weights = "fp32";  // the codecs that encode most bytes
   std::string gradients = "fp32";
   // The state streams through the disks at every update, and weights are read from the disks before
-  // they are encoded (storage.kind=nvme).
+  // they are encoded (storage.kind=nvme or csd).
   bool state_on_disk = false;
   // The servers write cuts. If the state is in memory, a cut writes all of it during the step that
   // follows the cut.
@@ -59,7 +59,7 @@ struct RunShape {
   std::optional<uint64_t> cut_steps;
   Seconds cut_seconds;  // the most time from one cut to the next; 0 sets no limit
   bool log = false;     // contributions are written to disk before they are acknowledged
-  // Computational storage updates the state on its own disks; no mode of this program does.
+  // Computational storage updates the state on its own disks (storage.kind=csd).
   bool update_in_storage = false;
 };
 

@@ -131,12 +131,21 @@ struct QuantizationConfig : CodecSettings {
   TopkScope scope = TopkScope::kChunk;
 };
 
+// The storage devices of a server.
+struct DevicesConfig {
+  uint32_t count = 0;                     // 0 means one on each drive, or one
+  uint64_t dram = uint64_t{256} << 20;    // bytes, of each
+  int sets = 3;                           // chunks that a device updates at the same time
+  int64_t command_timeout_ms = 30'000;
+};
+
 // Where servers keep state, how they make it durable, and how a run restarts processes.
 struct StorageConfig {
-  std::string kind = "auto";  // auto | dram | nvme
+  std::string kind = "auto";  // auto | dram | nvme | csd
   std::string path;
   std::vector<std::string> drives;         // folders that hold tensors instead of `path`
   uint64_t staging = uint64_t{256} << 20;  // bytes
+  DevicesConfig csd;
   std::string cut_steps = "auto";          // auto | a number
   uint64_t cut_seconds = 300;              // most seconds between cuts; 0 sets no limit
   std::string log = "none";                // none | contributions

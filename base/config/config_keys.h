@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/config/config.h"
+#include "base/config/device_keys.h"
 #include "base/config/security_keys.h"
 #include "base/config/text_rules.h"
 #include "base/job/key_rules.h"
@@ -87,19 +88,21 @@ template <class V>
 void StorageKeys(V* v, StorageConfig* s) {
   v->Key(
       "storage.kind", &s->kind, AnyValue(),
-      "Where a server keeps weights and optimizer state: dram or nvme. They survive its process "
-      "on nvme, and in dram if storage.path is set. With auto and no storage.path, eps train keeps "
-      "them in memory with cuts in checkpoint.dir/state if that disk has room, and removes the "
-      "cuts after the last checkpoint; dram writes no cuts.");
+      "Where a server keeps weights and optimizer state: dram; nvme; or csd, storage devices that "
+      "update them. They survive its process on nvme and csd, and in dram if storage.path is set. "
+      "With auto and no storage.path, eps train keeps them in memory with cuts in "
+      "checkpoint.dir/state if that disk has room, and removes the cuts after the last "
+      "checkpoint; dram writes no cuts.");
   v->Key("storage.path", &s->path, AnyValue(),
          "Data folder of one server; eps train creates one folder per server in it. If it is "
-         "empty, nvme keeps the state in checkpoint.dir/state, and dram writes nothing.");
+         "empty, nvme and csd keep the state in checkpoint.dir/state, and dram writes nothing.");
   v->Key("storage.drives", &s->drives, AnyValue(),
          "Folders, one on each drive, over which a server spreads its tensors; the catalogue and "
          "the log stay in storage.path, which has to be set. eps train creates one folder per "
          "server in each. Keep their order: a server refuses drives that were exchanged.");
   v->Key("storage.staging", &s->staging, SizeText(),
          "Memory of a server for chunks in transfer from or to its disk.");
+  DeviceKeys(v, &s->csd);
   v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),
          "Steps between cuts, from which a job resumes after a crash; auto keeps their cost below "
          "1 % of the time; 0 sets no such interval. The last step ends with a cut, too.");

@@ -27,6 +27,29 @@ std::string StageTimesText(const v1::StatusReply& status) {
   return text;
 }
 
+namespace {
+
+// Returns a line for each device: what it has transferred on each link, read and written.
+std::string DeviceText(const v1::StatusReply& status) {
+  std::map<std::string, std::map<std::string, double>> devices;
+  for (const v1::LinkBytes& link : status.link_bytes()) {
+    devices[link.device()][link.link() + "/" + link.direction()] +=
+        static_cast<double>(link.bytes());
+  }
+  std::string text;
+  for (auto& [device, bytes] : devices) {
+    absl::StrAppend(&text, "  device ", device, ":");
+    for (const char* const link : {"host", "internal", "media"}) {
+      absl::StrAppend(&text, " ", link, " ", FormatBytes(bytes[absl::StrCat(link, "/read")]),
+                      " read, ", FormatBytes(bytes[absl::StrCat(link, "/written")]), " written;");
+    }
+    text.back() = '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
 std::string StatusText(const std::string& address, const v1::StatusReply& status) {
   std::string text = absl::StrFormat("server %s: %s", address, JobStateName(status.state()));
   if (status.job_id() != 0) {
@@ -64,7 +87,7 @@ std::string StatusText(const std::string& address, const v1::StatusReply& status
                           FormatBytes(static_cast<double>(use.live_bytes())),
                           FormatBytes(static_cast<double>(use.peak_bytes())));
   }
-  absl::StrAppend(&text, "  counters:");
+  absl::StrAppend(&text, DeviceText(status), "  counters:");
   // Sort the counters: a protobuf map is unordered.
   for (const auto& [name, value] :
        std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end())) {
@@ -114,6 +137,14 @@ nlohmann::ordered_json StatusJson(const std::string& address, const v1::StatusRe
   }
   json["counters"] =
       std::map<std::string, uint64_t>(status.counters().begin(), status.counters().end());
+  json["link_bytes"] = nlohmann::ordered_json::array();
+  for (const v1::LinkBytes& link : status.link_bytes()) {
+    json["link_bytes"].push_back({{"device", link.device()},
+                                  {"link", link.link()},
+                                  {"direction", link.direction()},
+                                  {"purpose", link.purpose()},
+                                  {"bytes", link.bytes()}});
+  }
   json["jit_saved_bytes"] = status.jit_saved_bytes();
   json["stage_times"] = nlohmann::ordered_json::array();
   for (const v1::StageTimes& times : status.stage_times()) {

@@ -1,6 +1,9 @@
 #include "cli/launch/serve.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <optional>
 
 #include "absl/strings/numbers.h"
@@ -8,6 +11,7 @@
 #include "base/exit_code.h"
 #include "base/status_macros.h"
 #include "cli/launch/security/security_flags.h"
+#include "cli/launch/siblings.h"
 #include "cli/launch/state/state_home.h"
 #include "eps_server/server.h"
 #include "storage/cuts/cut.h"
@@ -46,9 +50,26 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
   if (!storage.durable() || cut_steps == 0) {
     return absl::InvalidArgumentError(
         "storage.log=contributions logs the contributions after a cut: it needs cuts "
-        "(storage.kind=nvme or a storage.path, and storage.cut_steps other than 0)");
+        "(storage.kind=nvme, csd or a storage.path, and storage.cut_steps other than 0)");
   }
   return cut_steps == kAutoCutSteps ? kLoggedCutSteps : cut_steps;
+}
+
+absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config) {
+  DeviceSettings devices;
+  EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
+  devices.count = config.count;
+  devices.dram_bytes = config.dram;
+  devices.sets = config.sets;
+  devices.command_timeout = std::chrono::milliseconds(config.command_timeout_ms);
+  // Without its device this process is of no use. Its end is that of a killed server: whoever
+  // restarts it returns to a cut.
+  devices.lost = [](const absl::Status& status) {
+    std::fprintf(stderr, "eps serve: %s\n", std::string(status.message()).c_str());
+    std::fflush(stderr);
+    std::_Exit(static_cast<int>(ExitCodeOf(status)));
+  };
+  return devices;
 }
 
 }  // namespace
@@ -82,6 +103,9 @@ absl::Status RunServe(const Config& config) {
     options.storage = StorageOptions{config.storage.tier(), config.storage.path,
                                      config.storage.staging, config.storage.reopen, log_steps};
     options.storage->drives = config.storage.drives;
+    if (config.storage.kind == "csd") {
+      EPS_ASSIGN_OR_RETURN(options.storage->devices, DevicesOf(config.storage.csd));
+    }
   }
   options.drain_timeout_ms = static_cast<uint64_t>(config.servers.drain_timeout_ms);
   options.scrub_bytes_per_second = config.storage.scrub;

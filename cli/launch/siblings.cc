@@ -15,7 +15,9 @@ namespace eps {
 namespace {
 
 // Returns the folder of a program in the build tree: "eps-worker" is built in worker/.
-std::string RoomOf(const std::string& name) { return name.substr(name.find('-') + 1); }
+std::string RoomOf(const std::string& name) {
+  return name == "eps-csd" ? "storage/csd/process" : name.substr(name.find('-') + 1);
+}
 
 }  // namespace
 

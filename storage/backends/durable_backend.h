@@ -44,7 +44,7 @@ struct DurableOptions {
   bool gradients_on_disk = true;
   // For NewNvmeBackend: the devices that update the state, one in each folder of `drive_folders`.
   // `disk` is this disk, or passes its calls on. Null if the host updates.
-  DeviceDisk* devices_or_null = nullptr;
+  std::shared_ptr<DeviceDisk> devices_or_null;
   int device_sets = 3;          // chunks that a device updates at the same time
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ResidualBudget)
   LogRoom log;                  // for the contribution log; none by default

@@ -1,16 +1,17 @@
 #include "storage/backends/durable_storage.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "storage/backends/durable_backend.h"
+#include "optimizer/chunk_compute.h"
+#include "storage/backends/drives/job_placement.h"
 #include "storage/cuts/drives/drive_placement.h"
 #include "storage/cuts/rocksdb_store.h"
 
@@ -22,7 +23,6 @@ namespace fs = std::filesystem;
 // A process that was just killed may still hold the lock for a moment.
 constexpr std::chrono::seconds kLockPatience{10};
 constexpr std::chrono::seconds kReaderPatience{2};
-constexpr std::chrono::milliseconds kLockPause{100};
 
 // Returns the extension of the error for a full disk; empty if no other job takes space.
 std::string OtherJobsText(uint64_t bytes, const std::string& path) {
@@ -30,17 +30,6 @@ std::string OtherJobsText(uint64_t bytes, const std::string& path) {
   return absl::StrCat("; other jobs hold ", bytes, " bytes in ", path, ": eps state ls ", path,
                       " lists them, and eps state rm ", path,
                       " JOB frees one, once this server has ended");
-}
-
-absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLock(Disk* disk, const std::string& path,
-                                                     std::chrono::seconds patience) {
-  const auto deadline = std::chrono::steady_clock::now() + patience;
-  for (;;) {
-    absl::StatusOr<std::unique_ptr<Disk::Lock>> lock = disk->TakeLock(path);
-    const bool held = absl::IsFailedPrecondition(lock.status());
-    if (!held || std::chrono::steady_clock::now() > deadline) return lock;
-    std::this_thread::sleep_for(kLockPause);
-  }
 }
 
 // NotFound, with their names, if the folder holds jobs and its catalogue is gone.
@@ -79,34 +68,85 @@ absl::Status CheckDrives(const StorageOptions& options) {
   return absl::OkStatus();
 }
 
+// InvalidArgument unless the devices have all that they need.
+absl::Status CheckDevices(const StorageOptions& options) {
+  const DeviceSettings& devices = options.devices;
+  if (devices.count > kMaxDrives) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.csd.devices: ", devices.count, "; expected at most ", kMaxDrives));
+  }
+  if (!options.drives.empty() && devices.count > 0 && devices.count != options.drives.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.csd.devices: ", devices.count, " devices, and ",
+                     options.drives.size(), " folders in storage.drives; expected one for each"));
+  }
+  if (devices.dram_bytes == 0 || devices.dram_bytes % kDiskBlock != 0) {
+    return absl::InvalidArgumentError(absl::StrCat("storage.csd.dram: ", devices.dram_bytes,
+                                                   " bytes; expected a multiple of ", kDiskBlock));
+  }
+  if (devices.sets >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("storage.csd.sets: ", devices.sets, "; expected at least 1"));
+}
+
+// Returns whether the folder holds a medium without slots, which an interrupted creation left.
+bool IsUnusedMedium(Disk* disk, const std::string& folder) {
+  return disk->Open(JobDevices::MediumIn(folder)).ok() && !JobDevices::HoldSlots(disk, folder);
+}
+
+// Returns the folder of a device in storage.path.
+std::string DeviceFolder(const std::string& path, size_t device) {
+  return absl::StrCat(path, "/csd-", device);
+}
+
 }  // namespace
 
 std::vector<std::string> DurableStorage::Directories() const {
   std::vector<std::string> directories = {options_.path};
-  directories.insert(directories.end(), options_.drives.begin(), options_.drives.end());
+  for (const auto* const more : {&options_.drives, &device_folders_}) {
+    directories.insert(directories.end(), more->begin(), more->end());
+  }
   return directories;
+}
+
+absl::Status DurableStorage::FindDeviceFolders() {
+  EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.path));
+  const std::set<std::string> found(names.begin(), names.end());
+  device_folders_.clear();
+  while (found.count(absl::StrCat("csd-", device_folders_.size())) > 0) {
+    device_folders_.push_back(DeviceFolder(options_.path, device_folders_.size()));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::Open(
     const StorageOptions& options) {
-  if (options.kind != kNvme && options.kind != "dram") {
+  if (options.kind != kNvme && options.kind != kDram && options.kind != kCsd) {
     return absl::InvalidArgumentError(
-        absl::StrCat("storage.kind: expected dram or nvme, found \"", options.kind, "\""));
+        absl::StrCat("storage.kind: expected dram, nvme or csd, found \"", options.kind, "\""));
   }
   if (options.path.empty()) {
     return absl::InvalidArgumentError(
         "storage.path is empty: durable state needs a folder for this server alone");
   }
   EPS_RETURN_IF_ERROR(CheckDrives(options));
+  if (options.kind == kCsd) EPS_RETURN_IF_ERROR(CheckDevices(options));
   std::unique_ptr<DurableStorage> storage(new DurableStorage(options));
   DiskOptions disk;
   disk.fill_meter_or_null = &storage->fill_meter_;
   storage->disk_ = NewRealDisk(disk);
+  EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(options.path));
+  if (options.kind == kCsd && options.drives.empty()) {
+    for (uint32_t i = 0; i < storage->DrivesOfJobs(); ++i) {
+      EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(DeviceFolder(options.path, i)));
+    }
+  }
+  EPS_RETURN_IF_ERROR(storage->FindDeviceFolders());
   for (const std::string& directory : storage->Directories()) {
     EPS_RETURN_IF_ERROR(storage->disk_->CreateFolder(directory));
     EPS_ASSIGN_OR_RETURN(
         storage->locks_.emplace_back(),
-        TakeLock(storage->disk_.get(), absl::StrCat(directory, "/LOCK"), kLockPatience));
+        TakeLockWithin(storage->disk_.get(), absl::StrCat(directory, "/LOCK"), kLockPatience));
   }
   EPS_RETURN_IF_ERROR(CheckCatalogue(storage->disk_.get(), options.path));
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDb(absl::StrCat(options.path, "/catalogue")));
@@ -158,7 +198,8 @@ absl::StatusOr<uint64_t> DurableStorage::TidyUp(JobId but) {
   EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, JobFolders());
   uint64_t bytes = 0;
   for (const JobFolder& folder : folders) {
-    if (folder.is_new) {
+    const bool unused = known.count(folder.job) == 0 && IsUnusedMedium(disk_.get(), folder.path);
+    if (folder.is_new || unused) {
       EPS_RETURN_IF_ERROR(RemoveJobFolder(disk_.get(), folder.path));
     } else if (known.count(folder.job) == 0) {
       EPS_RETURN_IF_ERROR(SetAside(disk_.get(), folder.path).status());
@@ -179,7 +220,7 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
   // Check this first: taking the lock creates a missing file.
   EPS_RETURN_IF_ERROR(storage->disk_->List(catalogue).status());
   absl::StatusOr<std::unique_ptr<Disk::Lock>> lock =
-      TakeLock(storage->disk_.get(), absl::StrCat(path, "/LOCK"), kReaderPatience);
+      TakeLockWithin(storage->disk_.get(), absl::StrCat(path, "/LOCK"), kReaderPatience);
   if (absl::IsFailedPrecondition(lock.status())) {
     return absl::FailedPreconditionError(absl::StrCat(path, ": a server is using this folder (",
                                                       lock.status().message(),
@@ -190,6 +231,7 @@ absl::StatusOr<std::unique_ptr<DurableStorage>> DurableStorage::OpenForReading(
   EPS_ASSIGN_OR_RETURN(storage->store_, OpenRocksDbForReading(catalogue));
   storage->catalogue_ = std::make_unique<Catalogue>(storage->store_.get());
   EPS_ASSIGN_OR_RETURN(storage->options_.drives, storage->catalogue_->Drives());
+  EPS_RETURN_IF_ERROR(storage->FindDeviceFolders());
   return storage;
 }
 
@@ -202,12 +244,19 @@ absl::StatusOr<std::vector<JobFolder>> DurableStorage::JobFolders() const {
   return all;
 }
 
+uint32_t DurableStorage::DrivesOfJobs() const {
+  if (options_.kind == kCsd && options_.drives.empty()) return std::max(1u, options_.devices.count);
+  return static_cast<uint32_t>(options_.drives.size());
+}
+
 std::vector<std::string> DurableStorage::SlotFolders(JobId job, uint32_t drives) const {
-  std::vector<std::string> folders;
-  if (drives == 0) folders.push_back(absl::StrCat(options_.path, "/", JobFolderName(job)));
-  for (const std::string& drive : options_.drives) {
-    if (drives > 0) folders.push_back(absl::StrCat(drive, "/", JobFolderName(job)));
+  std::vector<std::string> folders = {options_.path};
+  if (drives > 0) folders = options_.drives;
+  if (folders.empty()) {
+    folders = device_folders_;
+    folders.resize(std::min<size_t>(drives, folders.size()));
   }
+  for (std::string& folder : folders) folder = absl::StrCat(folder, "/", JobFolderName(job));
   return folders;
 }
 
@@ -227,11 +276,78 @@ absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
   CutPlace place;
   place.disk = disk_.get();
   place.folders = SlotFolders(job.id, job.placement.drives);
+  if (disk_->Open(JobDevices::MediumIn(place.folders.front())).ok()) {
+    EPS_ASSIGN_OR_RETURN(const auto devices,
+                         JobDevices::OpenForReading(disk_.get(), place.folders));
+    place.disk = devices->disk();
+    place.folders = devices->slot_folders();
+    MutexLock lock(&mu_);
+    read_devices_.push_back(devices);
+  }
   place.spec = &spec;
   place.chunks = &chunks;
   place.owned = std::move(owned);
   place.residual_bytes = residual_bytes;
   return CutReader::Open(place, job, cut);
+}
+
+absl::Status DurableStorage::CheckHome(JobId job) const {
+  EPS_ASSIGN_OR_RETURN(const std::vector<JobFolder> folders, JobFolders());
+  for (const JobFolder& folder : folders) {
+    const std::string medium = JobDevices::MediumIn(folder.path);
+    if (folder.job != job || !disk_->Open(medium).ok()) continue;
+    if (options_.kind == kCsd) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        medium, ": the state of this job lies in storage devices: set storage.kind=csd, and not ",
+        options_.kind));
+  }
+  if (options_.kind != kCsd) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      options_.path, ": the state of this job lies in no storage device: set storage.kind as "
+      "before, or resume from a checkpoint with another storage.path"));
+}
+
+absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& chunks,
+                                          std::vector<ChunkId> owned, MemoryAccount* account,
+                                          DurableOptions* options) {
+  const std::vector<std::string> folders = options->drive_folders;
+  const bool known = options->catalogue->FindJob(spec.id()).ok();
+  if (!known) {
+    std::sort(owned.begin(), owned.end());
+    EPS_ASSIGN_OR_RETURN(const ChunkCompute compute, ChunkCompute::New(spec, /*account=*/nullptr));
+    const ExtentLayout layout(
+        chunks, owned, compute.arrays(), options->residual_bytes, spec.training.parts,
+        SpreadOverDrives(chunks, owned, compute.arrays(), DrivesOfJobs()));
+    for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+      EPS_RETURN_IF_ERROR(options->NameOtherJobs(JobDevices::CreateMedium(
+          disk_.get(), folders[drive],
+          JobDevices::MediumBytes(layout, drive, spec.training.mode == Mode::kSealed))));
+    }
+  }
+  EPS_ASSIGN_OR_RETURN(
+      const std::shared_ptr<JobDevices> devices,
+      JobDevices::Start(disk_.get(), spec, folders, options_.devices, account));
+  options->devices_or_null = std::shared_ptr<DeviceDisk>(devices, devices->disk());
+  options->disk = devices->disk();
+  options->drive_folders = devices->slot_folders();
+  options->device_sets = options_.devices.sets;
+  MutexLock lock(&mu_);
+  devices_.push_back(devices);
+  return absl::OkStatus();
+}
+
+std::vector<DeviceLinks> DurableStorage::link_bytes() const {
+  std::vector<std::shared_ptr<JobDevices>> alive;
+  {
+    MutexLock lock(&mu_);
+    for (const auto& devices : devices_) alive.push_back(devices.lock());
+  }
+  std::vector<DeviceLinks> all;
+  for (const auto& devices : alive) {
+    if (devices == nullptr) continue;
+    for (DeviceLinks& links : devices->link_bytes()) all.push_back(std::move(links));
+  }
+  return all;
 }
 
 absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
@@ -247,14 +363,18 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
     options.catalogue = catalogues_.back().get();
   }
   options.folder = absl::StrCat(options_.path, "/", JobFolderName(spec.id()));
-  const auto drives = static_cast<uint32_t>(options_.drives.size());
+  const uint32_t drives = DrivesOfJobs();
   if (drives > 0) options.drive_folders = SlotFolders(spec.id(), drives);
   options.staging_bytes = options_.staging_bytes;
   options.gradients_on_disk = options_.gradients_on_disk;
   options.residual_bytes = place.residual_bytes;
   options.log = place.log;
   options.log.steps = options_.log_steps;
-  const auto make = options_.kind == "dram" ? NewDurableDramBackend : NewNvmeBackend;
+  if (options.catalogue->FindJob(spec.id()).ok()) EPS_RETURN_IF_ERROR(CheckHome(spec.id()));
+  if (options_.kind == kCsd) {
+    EPS_RETURN_IF_ERROR(StartDevices(spec, chunks, owned, account, &options));
+  }
+  const auto make = options_.kind == kDram ? NewDurableDramBackend : NewNvmeBackend;
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<StateBackend> backend,
                        make(spec, chunks, std::move(owned), place.shard, place.shards, executor,
                             account, options, std::move(done)));

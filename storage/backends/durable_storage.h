@@ -15,6 +15,8 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"
+#include "storage/backends/durable_backend.h"
+#include "storage/backends/near/job_devices.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/cut_reader.h"
 #include "storage/cuts/job_folders.h"
@@ -28,19 +30,22 @@ namespace eps {
 
 // The settings of a server's data directory; the section `storage` of the configuration.
 struct StorageOptions {
-  std::string kind;  // dram: state in memory, cuts on disk | nvme: state on disk
+  // dram: state in memory, cuts on disk | nvme: state on disk | csd: the same, and updates in storage
+  // devices
+  std::string kind;
   std::string path;  // a folder for this server alone
   uint64_t staging_bytes = 0;
   bool reopen = true;  // whether to open the job that was served when the server ended
   // The most steps between two cuts whose contributions are logged. 0 disables the log.
   uint64_t log_steps = 0;
-  // With nvme and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
+  // With nvme or csd, and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
   // parameter. If false, in memory.
   bool gradients_on_disk = true;
   // Folders for this server alone, one on each drive, that hold the slots and stored gradients of
   // its jobs, spread over them; catalogue and log stay in `path`. If empty, `path` holds all. Name
-  // them in the same order for every process that serves the folder.
+  // them in the same order for every process that serves the folder. With csd, each has a device.
   std::vector<std::string> drives = {};
+  DeviceSettings devices = {};  // for csd
 };
 
 // The shard that a backend serves.
@@ -88,13 +93,18 @@ class DurableStorage {
                                                      std::vector<ChunkId> owned,
                                                      uint64_t residual_bytes,
                                                      const CatalogueJob& job,
-                                                     const CatalogueCut& cut) const;
+                                                     const CatalogueCut& cut) const
+      EPS_EXCLUDES(mu_);
 
   // The database, for records beside those of the catalogue. Lives as long as the storage.
   KeyValueStore* records() const { return store_.get(); }
 
   // Whether backends of this storage keep the reduced gradients of mode sealed outside of memory.
-  bool stores_gradients() const { return options_.kind == kNvme && options_.gradients_on_disk; }
+  bool stores_gradients() const { return options_.kind != kDram && options_.gradients_on_disk; }
+
+  // Returns the bytes that the links of all devices have carried since their backend was made. Waits
+  // a second for each device that does not answer.
+  std::vector<DeviceLinks> link_bytes() const EPS_EXCLUDES(mu_);
 
   // Counts the bytes of the files that backends of this storage create.
   const FillMeter& fill_meter() const { return fill_meter_; }
@@ -107,7 +117,8 @@ class DurableStorage {
   // Removes a job that has no backend here, as RemoveJob of storage/cuts/job_folders.h does. OK if
   // there is none.
   absl::Status Discard(JobId job);
-  // Returns the backend of NewNvmeBackend or NewDurableDramBackend, by StorageOptions::kind. First
+  // Returns the backend of NewNvmeBackend or NewDurableDramBackend, by StorageOptions::kind; with
+  // csd, over devices that this starts, and that end after the backend. First
   // removes jobs of the directory that never had a state and the remains of interrupted creations,
   // and moves job folders that the catalogue does not name to lost+found. Records the drives for
   // OpenForReading once they have proved to be those of the job. If the disk is full, the
@@ -117,23 +128,41 @@ class DurableStorage {
       const ShardPlace& place, Executor* executor, MemoryAccount* account, BackendDoneFn done);
 
  private:
+  static constexpr char kDram[] = "dram";
   static constexpr char kNvme[] = "nvme";
+  static constexpr char kCsd[] = "csd";
 
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
-  // The folders of a job's slots.
+  // Looks for folders of devices in storage.path.
+  absl::Status FindDeviceFolders();
+  // Returns on how many drives new jobs are; 0 if they are in storage.path.
+  uint32_t DrivesOfJobs() const;
+  // The folders of a job that hold its slots, or the devices with them.
   std::vector<std::string> SlotFolders(JobId job, uint32_t drives) const;
   // Removes all jobs without a state except `but`, and sets unknown folders aside. Returns the
   // bytes that the other jobs hold.
   absl::StatusOr<uint64_t> TidyUp(JobId but);
+  // FailedPrecondition if the state of a known job lies in devices and `kind` does not say so, or
+  // the other way round.
+  absl::Status CheckHome(JobId job) const;
+  // Starts the devices of a job and adds them to `options`. Creates their media for a new job.
+  absl::Status StartDevices(const JobSpec& spec, const ChunkMap& chunks,
+                            std::vector<ChunkId> owned, MemoryAccount* account,
+                            DurableOptions* options) EPS_EXCLUDES(mu_);
 
   StorageOptions options_;  // for reading: the drives of the catalogue
+  // The folders of devices in storage.path, also those of earlier settings.
+  std::vector<std::string> device_folders_;
   FillMeter fill_meter_;
   std::unique_ptr<Disk> disk_;
   std::vector<std::unique_ptr<Disk::Lock>> locks_;
   std::unique_ptr<KeyValueStore> store_;
   std::unique_ptr<Catalogue> catalogue_;  // null unless opened for reading
   bool may_write_ = false;                // whether catalogue_ is writable; set by RemoveJob
-  Mutex mu_;
+  mutable Mutex mu_;
+  std::vector<std::weak_ptr<JobDevices>> devices_ EPS_GUARDED_BY(mu_);  // of the backends
+  // Those of cuts that were opened.
+  mutable std::vector<std::shared_ptr<JobDevices>> read_devices_ EPS_GUARDED_BY(mu_);
   std::vector<std::unique_ptr<Catalogue>> catalogues_ EPS_GUARDED_BY(mu_);  // one for each backend
 };
 

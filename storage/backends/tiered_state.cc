@@ -107,6 +107,7 @@ class TieredState final : public StateBackend, private CutChunks {
   void Rewrite(uint32_t index) override EPS_EXCLUDES(mu_);
   void SetAll(std::optional<Version> version) override EPS_EXCLUDES(mu_);
 
+  std::shared_ptr<DeviceDisk> devices_;  // may be null
   const ChunkCompute compute_;
   InFlight in_flight_;
   SlotFiles files_;
@@ -132,8 +133,9 @@ absl::Status TieredState::KeepInDram(const ChunkMap& chunks, const std::vector<C
 }
 
 absl::Status TieredState::KeepInFiles(const DurableOptions& options, bool gradients) {
+  devices_ = options.devices_or_null;
   EPS_ASSIGN_OR_RETURN(TierInFiles made,
-                       NewTierInFiles(&compute_, &files_, &in_flight_, options.devices_or_null,
+                       NewTierInFiles(&compute_, &files_, &in_flight_, devices_.get(),
                                       options.slot_folders(), options.device_sets));
   if (gradients) stores_gradients_ = made.on_host;
   tier_ = std::move(made.tier);

@@ -185,7 +185,9 @@ absl::StatusOr<std::vector<std::string>> DeviceDisk::Volume::List(const std::str
 
 absl::Status DeviceDisk::Volume::CreateFile(const std::string& path, uint64_t size) {
   return Change(path, [&](FileTable* table) -> absl::Status {
+    const uint64_t untouched = table->untouched_offset();
     EPS_ASSIGN_OR_RETURN(const FileTable::File area, table->AddFile(Below(path), size));
+    if (area.offset >= untouched) return absl::OkStatus();  // zeros, like an empty medium
     DeviceFile file(device_, path, area, Purpose::kControl);
     EPS_RETURN_IF_ERROR(FillWithZeros(&file, kFillDepth, nullptr));
     return SyncBlocking(&file);

@@ -48,6 +48,7 @@ absl::StatusOr<FileTable> FileTable::ReadCopy(absl::Span<const uint8_t> copy,
   RecordReader reader(fields);
   table.sequence_ = reader.U64();
   table.last_number_ = reader.U64();
+  table.untouched_offset_ = reader.U64();
   const uint64_t files = std::min<uint64_t>(reader.U32(), fields.size());
   for (uint64_t i = 0; i < files; ++i) {
     File file;
@@ -82,6 +83,7 @@ absl::StatusOr<std::string> FileTable::Write() {
   RecordWriter writer;
   writer.U64(sequence_);
   writer.U64(last_number_);
+  writer.U64(untouched_offset_);
   writer.U32(static_cast<uint32_t>(files_.size()));
   for (const auto& [path, file] : files_) {
     writer.U64(file.offset);
@@ -151,6 +153,7 @@ absl::StatusOr<FileTable::File> FileTable::AddFile(const std::string& path, uint
     if (next.offset >= begin && next.offset - begin >= bytes) {
       const File file = {begin, bytes, ++last_number_};
       files_[path] = file;
+      untouched_offset_ = std::max(untouched_offset_, begin + bytes);
       return file;
     }
     begin = next.offset + next.bytes;

@@ -4,9 +4,9 @@
 // The table of the files on a medium: a pure value, which is written to blocks and read from them.
 //
 // A copy is a u64, the size of its record, then the record (storage/records/sealed_record.h), then
-// zeros. The record's fields: u64 sequence, u64 last number of a file, u32 files and for each u64
-// offset, u64 bytes, u64 number, u32 length of the path, path; u32 folders and for each u32 length
-// of the path, path. All numbers are little-endian.
+// zeros. The record's fields: u64 sequence, u64 last number of a file, u64 offset of the untouched
+// rest, u32 files and for each u64 offset, u64 bytes, u64 number, u32 length of the path, path; u32
+// folders and for each u32 length of the path, path. All numbers are little-endian.
 
 #include <cstdint>
 #include <map>
@@ -49,6 +49,8 @@ class FileTable {
   absl::StatusOr<std::string> Write();
 
   const File* Find(const std::string& path) const;
+  // Where the rest of the medium begins that no file has ever had.
+  uint64_t untouched_offset() const { return untouched_offset_; }
   bool IsFolder(const std::string& path) const { return path.empty() || folders_.count(path) > 0; }
   // Returns the names in a folder, sorted.
   std::vector<std::string> NamesIn(const std::string& folder) const;
@@ -70,6 +72,7 @@ class FileTable {
   uint64_t media_bytes_;
   uint64_t sequence_ = 0;
   uint64_t last_number_ = 0;
+  uint64_t untouched_offset_ = kFirstAreaOffset;
   std::map<std::string, File> files_;
   std::set<std::string> folders_;
 };

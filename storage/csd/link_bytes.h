@@ -47,6 +47,15 @@ class LinkBytes {
   uint64_t of(Link link, Direction direction, Purpose purpose) const {
     return bytes_[IndexOf(link, direction, purpose)];
   }
+  // Calls `visit` with link, direction, purpose and bytes, in this order, for all of them.
+  template <class Visit>
+  void ForEach(const Visit& visit) const {
+    for (size_t i = 0; i < kCounters; ++i) {
+      visit(static_cast<Link>(i / kPurposes / kDirections),
+            static_cast<Direction>(i / kPurposes % kDirections), static_cast<Purpose>(i % kPurposes),
+            bytes_[i]);
+    }
+  }
   // Of all purposes.
   uint64_t of(Link link, Direction direction) const;
   void Add(Link link, Direction direction, Purpose purpose, uint64_t bytes) {

@@ -2,12 +2,15 @@
 
 #include <chrono>
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "base/mutex.h"
 
 namespace eps {
 namespace {
+
+constexpr std::chrono::milliseconds kLockPause{100};
 
 // Waits for the completion of one operation.
 class Waiter {
@@ -52,6 +55,17 @@ absl::Status SyncBlocking(AsyncFile* file) {
   Waiter waiter;
   file->Sync(waiter.Sink());
   return waiter.Wait();
+}
+
+absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLockWithin(Disk* disk, const std::string& path,
+                                                           std::chrono::milliseconds patience) {
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  for (;;) {
+    absl::StatusOr<std::unique_ptr<Disk::Lock>> lock = disk->TakeLock(path);
+    const bool held = absl::IsFailedPrecondition(lock.status());
+    if (!held || std::chrono::steady_clock::now() > deadline) return lock;
+    std::this_thread::sleep_for(kLockPause);
+  }
 }
 
 AsyncFile::Done AfterAll(size_t operations, AsyncFile::Done done) {

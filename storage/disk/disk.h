@@ -5,6 +5,7 @@
 // between two sectors, fail the n-th call, or flip a bit (storage/testing/simulated_disk.h), and so
 // that io_uring is one implementation among others.
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -88,6 +89,11 @@ class Disk {
 absl::Status ReadBlocking(AsyncFile* file, uint64_t offset, absl::Span<uint8_t> into);
 absl::Status WriteBlocking(AsyncFile* file, uint64_t offset, absl::Span<const uint8_t> from);
 absl::Status SyncBlocking(AsyncFile* file);
+
+// Takes a lock as Disk::TakeLock does, but waits for up to `patience` while another process holds
+// it: a process that was just killed may do so for a moment.
+absl::StatusOr<std::unique_ptr<Disk::Lock>> TakeLockWithin(Disk* disk, const std::string& path,
+                                                           std::chrono::milliseconds patience);
 
 // Returns a completion for `operations`, at least one. It calls `done` once all have completed,
 // with the error of one of them if any failed.

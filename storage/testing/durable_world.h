@@ -251,7 +251,7 @@ class DurableProcess {
                                           [](const std::string&) { return Purpose::kState; }));
     options->disk = device_disk_.get();
     options->blocking_disk_or_null = nullptr;
-    options->devices_or_null = device_disk_.get();
+    options->devices_or_null = device_disk_;
     return absl::OkStatus();
   }
 
@@ -259,7 +259,7 @@ class DurableProcess {
   absl::Status status_;
   MemoryAccount account_;
   std::vector<std::unique_ptr<DeviceCore>> devices_;
-  std::unique_ptr<DeviceDisk> device_disk_;
+  std::shared_ptr<DeviceDisk> device_disk_;
   std::map<OpId, BackendDone> done_;
   OpId next_;
   std::unique_ptr<LogStore> store_;

@@ -14,9 +14,13 @@ void MetricFamilies::Add(const char* name, const char* help, MetricType type) {
 }
 
 void MetricFamilies::Value(double value, const std::string& key, const std::string& label) {
+  Value(value, key.empty() ? Labels() : Labels{{key, label}});
+}
+
+void MetricFamilies::Value(double value, const Labels& more) {
   ClientMetric metric;
   metric.label = labels_;
-  if (!key.empty()) metric.label.push_back({key, label});
+  metric.label.insert(metric.label.end(), more.begin(), more.end());
   metric.counter.value = value;
   metric.gauge.value = value;
   families_.back().metric.push_back(std::move(metric));

@@ -20,6 +20,7 @@ class MetricFamilies {
   void Add(const char* name, const char* help, prometheus::MetricType type);
   // Adds a value to the newest family, with one more label if `key` is not empty.
   void Value(double value, const std::string& key = "", const std::string& label = "");
+  void Value(double value, const Labels& more);
   // Add families with one value.
   void Gauge(const char* name, const char* help, double value);
   void Counter(const char* name, const char* help, double value);

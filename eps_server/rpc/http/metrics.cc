@@ -96,6 +96,18 @@ void AddFacts(const ProcessFacts& process, MetricFamilies* families) {
                   static_cast<double>(process.board.undriven));
 }
 
+void AddLinks(const v1::StatusReply& status, MetricFamilies* families) {
+  if (status.link_bytes().empty()) return;
+  families->Add("eps_storage_link_bytes_total", "Bytes that the links of storage devices carried.",
+                MetricType::Counter);
+  for (const v1::LinkBytes& link : status.link_bytes()) {
+    families->Value(static_cast<double>(link.bytes()), {{"device", link.device()},
+                                                        {"link", link.link()},
+                                                        {"direction", link.direction()},
+                                                        {"purpose", link.purpose()}});
+  }
+}
+
 void AddProgress(const v1::StatusReply& status, MetricFamilies* families) {
   families->Add("eps_job_state", "1 for the job's state, 0 for all others.", MetricType::Gauge);
   for (const auto& [state, name] : kJobStateNames) {
@@ -172,6 +184,7 @@ std::vector<MetricFamily> MetricsOf(const v1::StatusReply& status, const Process
   MetricFamilies process({});
   AddProcess(status, &process);
   AddFacts(facts, &process);
+  AddLinks(status, &process);
   std::vector<MetricFamily> all = process.Take();
   if (!has_job) return all;
   MetricFamilies job({{"job", absl::StrFormat("%016x", status.job_id())},

@@ -16,6 +16,9 @@ using csd::Command;
 
 namespace {
 
+// The device answers between two other commands, unless it hangs.
+constexpr std::chrono::seconds kReportPatience{1};
+
 absl::Span<const uint8_t> BytesOf(const std::string& text) {
   return absl::MakeConstSpan(reinterpret_cast<const uint8_t*>(text.data()), text.size());
 }
@@ -50,7 +53,9 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
   EPS_RETURN_IF_ERROR(account->TryCharge(MemoryKind::kState, device.dram_bytes));
   return std::unique_ptr<DeviceProcess>(new DeviceProcess(
       DeviceInfo{device.name, device.media_bytes, device.dram_bytes},
-      std::make_unique<csd::HostLanes>(name, std::move(child), options.command_timeout), account));
+      std::make_unique<csd::HostLanes>(name, std::move(child), options.command_timeout,
+                                       options.lost),
+      account));
 }
 
 DeviceProcess::DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes,
@@ -156,9 +161,26 @@ absl::StatusOr<LinkBytes> DeviceProcess::DeviceLedger() const {
 }
 
 LinkBytes DeviceProcess::link_bytes() const {
+  // The command may outlive this call.
+  struct Answer {
+    std::string data;
+    std::promise<absl::Status> ended;
+  };
+  auto answer = std::make_shared<Answer>();
+  std::future<absl::Status> ended = answer->ended.get_future();
+  Command command;
+  command.kind = Command::Kind::kLinkBytes;
+  lanes_->Run({command, {{}, {}, &answer->data}, [answer](absl::Status status) {
+                 answer->ended.set_value(std::move(status));
+               }});
+  const bool came = ended.wait_for(kReportPatience) == std::future_status::ready && ended.get().ok();
+  MutexLock lock(&mu_);
+  if (came) {
+    const absl::StatusOr<LinkBytes> ledger = csd::DecodeLinkBytes(answer->data);
+    if (ledger.ok()) reported_ = ledger->WithoutHost();
+  }
   LinkBytes bytes = host_link_.Read();
-  const absl::StatusOr<LinkBytes> ledger = DeviceLedger();
-  if (ledger.ok()) bytes.Add(ledger->WithoutHost());
+  bytes.Add(reported_);
   return bytes;
 }
 

@@ -4,12 +4,14 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/memory_account.h"
+#include "base/mutex.h"
 #include "storage/csd/device.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/process/host_lanes.h"
@@ -25,6 +27,9 @@ struct DeviceProcessOptions {
   std::chrono::milliseconds command_timeout{30'000};
   // For the start, in which a new medium is written once.
   std::chrono::milliseconds start_timeout{600'000};
+  // Called at most once, on any thread, when the first operation has failed because the process
+  // ended or was killed. May be null.
+  std::function<void(const absl::Status&)> lost;
 };
 
 // A device in a process of its own, which shares no memory with this one: every byte crosses a
@@ -50,8 +55,9 @@ class DeviceProcess final : public Device {
   void Run(std::string kernel, Place memory, uint64_t bytes, KernelDone done) override;
   void Sync(Done done) override;
   // Returns the bytes of the host link as this end of it counted them, and those of the other links
-  // as the device reports them: none once it has ended. Blocks.
-  LinkBytes link_bytes() const override;
+  // as the device reports them. Waits a second for the report, and returns the one before if none
+  // comes.
+  LinkBytes link_bytes() const override EPS_EXCLUDES(mu_);
 
   // Returns what the device counted on all its links. Blocks.
   absl::StatusOr<LinkBytes> DeviceLedger() const;
@@ -69,6 +75,8 @@ class DeviceProcess final : public Device {
   const std::unique_ptr<csd::HostLanes> lanes_;
   MemoryAccount* const account_;
   LinkLedger host_link_;
+  mutable Mutex mu_;
+  mutable LinkBytes reported_ EPS_GUARDED_BY(mu_);  // of all links but the host's
 };
 
 }  // namespace eps

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 
 namespace eps::csd {
 namespace {
@@ -15,8 +14,11 @@ constexpr std::chrono::milliseconds kIdleWait{60'000};
 }  // namespace
 
 HostLanes::HostLanes(std::string name, std::unique_ptr<Child> child,
-                     std::chrono::milliseconds command_timeout)
-    : name_(std::move(name)), child_(std::move(child)), command_timeout_(command_timeout) {
+                     std::chrono::milliseconds command_timeout, Lost lost_or_null)
+    : name_(std::move(name)),
+      child_(std::move(child)),
+      command_timeout_(command_timeout),
+      lost_(std::move(lost_or_null)) {
   for (int lane = 0; lane < kLaneCount; ++lane) {
     threads_.emplace_back([this, lane] { RunLane(lane); });
   }
@@ -25,7 +27,6 @@ HostLanes::HostLanes(std::string name, std::unique_ptr<Child> child,
 HostLanes::~HostLanes() {
   {
     MutexLock lock(&mu_);
-    EPS_CHECK_MSG(line_.empty(), "commands outlive the device " << name_);
     closing_ = true;
   }
   wake_.NotifyAll();
@@ -85,10 +86,17 @@ absl::Status HostLanes::End(const absl::Status& cause, const Command& command) {
     end = absl::StrCat("was killed, because it answered ", Describe(command), " with garbage (",
                        cause.message(), "),");
   }
-  MutexLock lock(&mu_);
-  if (end_.empty()) end_ = std::move(end);
-  return absl::UnavailableError(
-      absl::StrCat("device ", name_, " ", end_, " during ", Describe(command)));
+  bool first = false;
+  absl::Status status;
+  {
+    MutexLock lock(&mu_);
+    first = end_.empty();
+    if (first) end_ = std::move(end);
+    status = absl::UnavailableError(
+        absl::StrCat("device ", name_, " ", end_, " during ", Describe(command)));
+  }
+  if (first && lost_ != nullptr) lost_(status);
+  return status;
 }
 
 }  // namespace eps::csd

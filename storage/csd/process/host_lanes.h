@@ -30,10 +30,14 @@ struct HostJob {
 // the process was killed, every command fails with Unavailable.
 class HostLanes {
  public:
-  // `name` stands for the device in errors: "csd-0 (/drives/0/medium)".
+  using Lost = std::function<void(const absl::Status&)>;
+
+  // `name` stands for the device in errors: "csd-0 (/drives/0/medium)". Calls `lost_or_null` at
+  // most once, on any thread, when the first command has failed because the process ended or was
+  // killed.
   HostLanes(std::string name, std::unique_ptr<Child> child,
-            std::chrono::milliseconds command_timeout);
-  ~HostLanes();  // REQUIRES that all commands have completed
+            std::chrono::milliseconds command_timeout, Lost lost_or_null);
+  ~HostLanes();  // completes the commands that are left
 
   void Run(HostJob job) EPS_EXCLUDES(mu_);
   pid_t pid() const { return child_->pid(); }
@@ -49,6 +53,7 @@ class HostLanes {
   const std::string name_;
   const std::unique_ptr<Child> child_;
   const std::chrono::milliseconds command_timeout_;
+  const Lost lost_;  // may be null
   Mutex mu_;
   CondVar wake_;
   std::deque<HostJob> line_ EPS_GUARDED_BY(mu_);

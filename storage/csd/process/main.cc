@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <future>
@@ -32,6 +33,9 @@
 namespace eps::csd {
 namespace {
 
+// The device of a server that was just killed completes its last writes.
+constexpr std::chrono::seconds kLockPatience{10};
+
 // The device and what it works with.
 struct Parts {
   explicit Parts(const DeviceCoreOptions& options) : options(options) {}
@@ -42,7 +46,7 @@ struct Parts {
       EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
       EPS_ASSIGN_OR_RETURN(kernels, ChunkKernels::New(std::move(spec), &account));
     }
-    EPS_ASSIGN_OR_RETURN(lock, disk->TakeLock(options.path + ".lock"));
+    EPS_ASSIGN_OR_RETURN(lock, TakeLockWithin(disk.get(), options.path + ".lock", kLockPatience));
     EPS_ASSIGN_OR_RETURN(
         core, DeviceCore::Open(options, disk.get(), &pool, &account, std::move(kernels)));
     EPS_ASSIGN_OR_RETURN(buffers, StateArena::New(kLaneCount * kSliceBytes));
@@ -118,7 +122,8 @@ absl::Status Run(const std::vector<std::string>& arguments) {
 
 int Main(int argc, char** argv) {
   PrepareForFence();
-  std::signal(SIGPIPE, SIG_IGN);
+  // The host decides when the device ends. A terminal sends Ctrl-C to both.
+  for (const int ignored : {SIGPIPE, SIGINT, SIGTERM, SIGHUP}) std::signal(ignored, SIG_IGN);
   const absl::Status status = Run({argv + 1, argv + argc});
   if (!status.ok()) End(argc > 1 ? argv[1] : "?", status);
   return 0;

@@ -64,7 +64,7 @@ class DeviceRig {
   ThreadPool pool_{2};
   MemoryAccount account_;
   std::vector<std::unique_ptr<Device>> devices_;
-  std::unique_ptr<DeviceDisk> disk_;
+  std::shared_ptr<DeviceDisk> disk_;
   MapStore store_;
   Catalogue catalogue_{&store_};
 };

@@ -1,0 +1,30 @@
+#ifndef EPS_BASE_CONFIG_DEVICE_KEYS_H_
+#define EPS_BASE_CONFIG_DEVICE_KEYS_H_
+
+// The keys of storage devices that update the state (docs/guides/near_storage.md).
+
+#include "base/config/config.h"
+#include "base/config/text_rules.h"
+#include "base/job/key_rules.h"
+
+namespace eps {
+
+template <class V>
+void DeviceKeys(V* v, DevicesConfig* d) {
+  v->Key("storage.csd.devices", &d->count, AnyValue(),
+         "Devices of a server with storage.kind=csd, each an emulated one in a process of its own "
+         "(eps-csd) with a medium in storage.path; 0 means one in each folder of storage.drives, "
+         "or one in all.");
+  v->Key("storage.csd.dram", &d->dram, SizeText(),
+         "Memory of each device, for chunks that it updates. As devices are emulated, it is memory "
+         "of the server's machine.");
+  v->Key("storage.csd.sets", &d->sets, AnyValue(),
+         "Chunks that a device loads, updates and stores at the same time; storage.csd.dram must "
+         "have room for so many of the largest.");
+  v->Key("storage.csd.command_timeout", &d->command_timeout_ms, DurationText(),
+         "A device that needs longer for a command is ended, and its server with it.");
+}
+
+}  // namespace eps
+
+#endif  // EPS_BASE_CONFIG_DEVICE_KEYS_H_
