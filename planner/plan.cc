@@ -162,8 +162,8 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   storage.residuals_at_servers =
       storage.durable || spec.codecs.residual_home == ResidualHome::kServer;
   if (config.storage.kind == "csd") {
-    const size_t devices = std::max<size_t>({1, config.storage.csd.count,
-                                             config.storage.drives.size()});
+    const size_t devices =
+        std::max<size_t>({1, config.storage.csd.count, config.storage.drives.size()});
     storage.device_memory = Bytes(static_cast<double>(devices * config.storage.csd.dram));
   }
   storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));

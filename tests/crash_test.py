@@ -42,6 +42,8 @@ BASE = dict(small_job.SETTINGS, **{"training.steps": STEPS, "storage.max_restart
 Kill = collections.namedtuple("Kill", "victim had_job")
 UNAVAILABLE = 69  # exit code of a run that lost a process before it had its job
 LOST = re.compile(r"^eps: (server|worker) \d+ was ended by signal 9 ", re.MULTILINE)
+LOST_DEVICE = re.compile(r"^eps: server \d+ ended with exit code 69\n(.*\n)*?eps serve: device csd-\d "
+                         r"[(]\S+/medium[)] was ended by signal 9 ", re.MULTILINE)
 COMMANDS = {"server": "serve", "worker": "worker"}
 
 
@@ -52,10 +54,12 @@ def unexplained(code, said, kills):
         return None  # complete, and compared
     if code == -signal.SIGKILL:
         return None if victims & {"everything", "supervisor"} else "nobody killed it"
+    early = {kill.victim.split()[0] for kill in kills if not kill.had_job}
+    if code == UNAVAILABLE and LOST_DEVICE.search(said):
+        return None if "device" in early else "no device was killed before the run had its job"
     lost = LOST.search(said)
     if code != UNAVAILABLE or not lost:
         return "exit code %d names no killed process" % code
-    early = {kill.victim.split()[0] for kill in kills if not kill.had_job}
     # A child that has not become a server or worker yet has the command line of eps train.
     if not early & {COMMANDS[lost.group(1)], "train"}:
         return "no %s was killed before the run had its job" % lost.group(1)
@@ -87,6 +91,13 @@ class UnexplainedTest(unittest.TestCase):
         self.assertFalse(self.explained(69, ("serve 0", True)))
         self.assertFalse(self.explained(69, ("worker 0", False)))
         self.assertFalse(self.explained(69))
+
+    def test_a_device_lost_before_the_job(self):
+        said = ("eps: server 1 ended with exit code 69\n... I listening\neps serve: device csd-0 "
+                "(/state/medium) was ended by signal 9 (Killed) during Sync of 0 bytes")
+        self.assertTrue(self.explained(69, ("device 3", False), said=said))
+        self.assertFalse(self.explained(69, ("device 3", True), said=said))
+        self.assertFalse(self.explained(69, ("serve 1", False), said=said))
 
     def test_an_error_after_an_early_kill(self):
         self.assertFalse(self.explained(65, ("serve 0", False)))
@@ -151,7 +162,7 @@ class CrashTest(unittest.TestCase):
 
     def kill_some(self, process, dice):
         """Kills one process of the run, or all of them at once. Returns the name of the victim."""
-        alive = processes.children_of(process.pid)
+        alive = {**processes.children_of(process.pid), **processes.devices_of(process.pid)}
         victim = dice.choice(["everything"] + sorted(alive))
         for pid in alive.values() if victim == "everything" else [alive[victim]]:
             try:
@@ -256,6 +267,11 @@ class CrashTest(unittest.TestCase):
                               "quantization.gradients": "topk:0.2",
                               "storage.path": os.path.join(TMP, "drives", "state"),
                               "storage.drives": ",".join(drives), "storage.cut_steps": 2})
+
+    def test_state_in_storage_devices(self):
+        self.check("devices", {"servers.addresses": 2, "training.clip": "exact",
+                               "storage.kind": "csd", "storage.csd.devices": 2,
+                               "storage.csd.dram": "4MiB", "storage.cut_steps": 2})
 
     def test_contributions_logged(self):
         self.check("logged", {"servers.addresses": 2, "worker.count": 2, "training.parts": 2,

@@ -6,9 +6,8 @@ import socket
 import unittest
 
 
-def children_of(pid):
-    """Returns {role: pid} of a run's processes: supervisor, serve 0, worker 0 and so on."""
-    found = {"supervisor": pid}
+def all_processes():
+    """Yields the pid, the parent's pid and the command line of every process."""
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
@@ -16,14 +15,29 @@ def children_of(pid):
             with open("/proc/%s/stat" % entry, encoding="utf-8", errors="replace") as f:
                 parent = int(f.read().rpartition(")")[2].split()[1])
             with open("/proc/%s/cmdline" % entry, "rb") as f:
-                command = f.read().split(b"\0")
+                command = f.read().decode(errors="replace").split("\0")
         except (OSError, ValueError, IndexError):
             continue
-        if parent != pid or len(command) < 2:
-            continue
-        role = command[1].decode(errors="replace")
-        found["%s %d" % (role, sum(name.startswith(role) for name in found))] = int(entry)
+        if len(command) > 1:
+            yield int(entry), parent, command
+
+
+def children_of(pid):
+    """Returns {role: pid} of a run's processes: supervisor, serve 0, worker 0 and so on."""
+    found = {"supervisor": pid}
+    for child, parent, command in all_processes():
+        if parent == pid:
+            role = command[1]
+            found["%s %d" % (role, sum(name.startswith(role) for name in found))] = child
     return found
+
+
+def devices_of(pid):
+    """Returns {role: pid} of the storage devices of a run's servers: device 0, device 1 and so on."""
+    servers = set(children_of(pid).values())
+    devices = [child for child, parent, command in all_processes()
+               if parent in servers and os.path.basename(command[0]) == "eps-csd"]
+    return {"device %d" % i: child for i, child in enumerate(sorted(devices))}
 
 
 def servers_of(pid):

@@ -133,9 +133,9 @@ struct QuantizationConfig : CodecSettings {
 
 // The storage devices of a server.
 struct DevicesConfig {
-  uint32_t count = 0;                     // 0 means one on each drive, or one
-  uint64_t dram = uint64_t{256} << 20;    // bytes, of each
-  int sets = 3;                           // chunks that a device updates at the same time
+  uint32_t count = 0;                   // 0 means one on each drive, or one
+  uint64_t dram = uint64_t{256} << 20;  // bytes, of each
+  int sets = 3;                         // chunks that a device updates at the same time
   int64_t command_timeout_ms = 30'000;
 };
 
@@ -146,13 +146,13 @@ struct StorageConfig {
   std::vector<std::string> drives;         // folders that hold tensors instead of `path`
   uint64_t staging = uint64_t{256} << 20;  // bytes
   DevicesConfig csd;
-  std::string cut_steps = "auto";          // auto | a number
-  uint64_t cut_seconds = 300;              // most seconds between cuts; 0 sets no limit
-  std::string log = "none";                // none | contributions
-  uint64_t scrub = uint64_t{8} << 20;      // bytes per second
-  bool reopen = true;          // whether a restarted server opens the job that it served
-  uint64_t max_restarts = 10;  // restarts of killed processes by eps train
-  bool keep = false;           // whether the state that eps train chose to keep outlives its run
+  std::string cut_steps = "auto";      // auto | a number
+  uint64_t cut_seconds = 300;          // most seconds between cuts; 0 sets no limit
+  std::string log = "none";            // none | contributions
+  uint64_t scrub = uint64_t{8} << 20;  // bytes per second
+  bool reopen = true;                  // whether a restarted server opens the job that it served
+  uint64_t max_restarts = 10;          // restarts of killed processes by eps train
+  bool keep = false;  // whether the state that eps train chose to keep outlives its run
   // Not a key: eps train chose `path` because `kind` was auto (cli/launch/state/state_home.h).
   bool chosen = false;
 

@@ -302,31 +302,32 @@ absl::Status DurableStorage::CheckHome(JobId job) const {
         options_.kind));
   }
   if (options_.kind != kCsd) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      options_.path, ": the state of this job lies in no storage device: set storage.kind as "
-      "before, or resume from a checkpoint with another storage.path"));
+  return absl::FailedPreconditionError(
+      absl::StrCat(options_.path,
+                   ": the state of this job lies in no storage device: set storage.kind as "
+                   "before, or resume from a checkpoint with another storage.path"));
 }
 
 absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& chunks,
                                           std::vector<ChunkId> owned, MemoryAccount* account,
                                           DurableOptions* options) {
   const std::vector<std::string> folders = options->drive_folders;
-  const bool known = options->catalogue->FindJob(spec.id()).ok();
-  if (!known) {
-    std::sort(owned.begin(), owned.end());
-    EPS_ASSIGN_OR_RETURN(const ChunkCompute compute, ChunkCompute::New(spec, /*account=*/nullptr));
-    const ExtentLayout layout(
-        chunks, owned, compute.arrays(), options->residual_bytes, spec.training.parts,
-        SpreadOverDrives(chunks, owned, compute.arrays(), DrivesOfJobs()));
+  std::sort(owned.begin(), owned.end());
+  EPS_ASSIGN_OR_RETURN(const ChunkCompute compute, ChunkCompute::New(spec, /*account=*/nullptr));
+  EPS_ASSIGN_OR_RETURN(const DrivePlacement placement,
+                       PlacementOf(spec, chunks, owned, compute.arrays(), *options->catalogue,
+                                   static_cast<uint32_t>(folders.size())));
+  if (!options->catalogue->FindJob(spec.id()).ok()) {
+    const ExtentLayout layout(chunks, owned, compute.arrays(), options->residual_bytes,
+                              spec.training.parts, placement);
     for (uint32_t drive = 0; drive < folders.size(); ++drive) {
       EPS_RETURN_IF_ERROR(options->NameOtherJobs(JobDevices::CreateMedium(
           disk_.get(), folders[drive],
           JobDevices::MediumBytes(layout, drive, spec.training.mode == Mode::kSealed))));
     }
   }
-  EPS_ASSIGN_OR_RETURN(
-      const std::shared_ptr<JobDevices> devices,
-      JobDevices::Start(disk_.get(), spec, folders, options_.devices, account));
+  EPS_ASSIGN_OR_RETURN(const std::shared_ptr<JobDevices> devices,
+                       JobDevices::Start(disk_.get(), spec, folders, options_.devices, account));
   options->devices_or_null = std::shared_ptr<DeviceDisk>(devices, devices->disk());
   options->disk = devices->disk();
   options->drive_folders = devices->slot_folders();

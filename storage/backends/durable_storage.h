@@ -30,16 +30,16 @@ namespace eps {
 
 // The settings of a server's data directory; the section `storage` of the configuration.
 struct StorageOptions {
-  // dram: state in memory, cuts on disk | nvme: state on disk | csd: the same, and updates in storage
-  // devices
+  // dram: state in memory, cuts on disk | nvme: state on disk | csd: the same, and updates in
+  // storage devices
   std::string kind;
   std::string path;  // a folder for this server alone
   uint64_t staging_bytes = 0;
   bool reopen = true;  // whether to open the job that was served when the server ended
   // The most steps between two cuts whose contributions are logged. 0 disables the log.
   uint64_t log_steps = 0;
-  // With nvme or csd, and mode sealed: reduced gradients wait for their update on the disk, in 4 bytes per
-  // parameter. If false, in memory.
+  // With nvme or csd, and mode sealed: reduced gradients wait for their update on the disk, in 4
+  // bytes per parameter. If false, in memory.
   bool gradients_on_disk = true;
   // Folders for this server alone, one on each drive, that hold the slots and stored gradients of
   // its jobs, spread over them; catalogue and log stay in `path`. If empty, `path` holds all. Name
@@ -102,8 +102,8 @@ class DurableStorage {
   // Whether backends of this storage keep the reduced gradients of mode sealed outside of memory.
   bool stores_gradients() const { return options_.kind != kDram && options_.gradients_on_disk; }
 
-  // Returns the bytes that the links of all devices have carried since their backend was made. Waits
-  // a second for each device that does not answer.
+  // Returns the bytes that the links of all devices have carried since their backend was made.
+  // Waits a second for each device that does not answer.
   std::vector<DeviceLinks> link_bytes() const EPS_EXCLUDES(mu_);
 
   // Counts the bytes of the files that backends of this storage create.
@@ -146,9 +146,8 @@ class DurableStorage {
   // the other way round.
   absl::Status CheckHome(JobId job) const;
   // Starts the devices of a job and adds them to `options`. Creates their media for a new job.
-  absl::Status StartDevices(const JobSpec& spec, const ChunkMap& chunks,
-                            std::vector<ChunkId> owned, MemoryAccount* account,
-                            DurableOptions* options) EPS_EXCLUDES(mu_);
+  absl::Status StartDevices(const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned,
+                            MemoryAccount* account, DurableOptions* options) EPS_EXCLUDES(mu_);
 
   StorageOptions options_;  // for reading: the drives of the catalogue
   // The folders of devices in storage.path, also those of earlier settings.

@@ -144,6 +144,20 @@ TEST_F(DeviceDiskTest, AreasAreUsedAgainAndNeverTwice) {
   for (const int i : {0, 2, 3}) EXPECT_EQ(ReadAt(absl::StrCat("/a/", i), kDiskBlock), i + 1);
 }
 
+TEST_F(DeviceDiskTest, OnlyUsedAreasAreFilledWithZeros) {
+  const auto control = [&] {
+    return devices_[0]->link_bytes().of(Link::kHost, Direction::kWritten, Purpose::kControl);
+  };
+  ASSERT_TRUE(disk_->CreateFile("/a/first", 4 * kDiskBlock).ok());
+  EXPECT_EQ(control(), kFileTableBytes);
+  ASSERT_TRUE(Write("/a/first", 2 * kDiskBlock, 7).ok());
+  ASSERT_TRUE(disk_->Remove("/a/first").ok());
+  Start();  // what was used is in the table
+  ASSERT_TRUE(disk_->CreateFile("/a/second", 4 * kDiskBlock).ok());
+  EXPECT_EQ(control(), kFileTableBytes + 4 * kDiskBlock);
+  EXPECT_EQ(ReadAt("/a/second", 2 * kDiskBlock), 0);
+}
+
 TEST_F(DeviceDiskTest, TransfersBeyondAFileAreRefused) {
   ASSERT_TRUE(disk_->CreateFile("/a/first", kDiskBlock).ok());
   ASSERT_TRUE(disk_->CreateFile("/a/second", kDiskBlock).ok());

@@ -52,8 +52,8 @@ class LinkBytes {
   void ForEach(const Visit& visit) const {
     for (size_t i = 0; i < kCounters; ++i) {
       visit(static_cast<Link>(i / kPurposes / kDirections),
-            static_cast<Direction>(i / kPurposes % kDirections), static_cast<Purpose>(i % kPurposes),
-            bytes_[i]);
+            static_cast<Direction>(i / kPurposes % kDirections),
+            static_cast<Purpose>(i % kPurposes), bytes_[i]);
     }
   }
   // Of all purposes.

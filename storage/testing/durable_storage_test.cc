@@ -18,9 +18,12 @@
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "storage/backends/near/job_devices.h"
+#include "storage/csd/link_bytes.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/job_folders.h"
 #include "storage/cuts/rocksdb_store.h"
+#include "storage/disk/disk.h"
 #include "storage/state_backend.h"
 #include "storage/testing/catalogue_samples.h"
 
@@ -165,6 +168,109 @@ TEST_F(DurableStorageTest, DrivesHoldTheSlotsOfJobs) {
   EXPECT_GE(bytes, 2 * 12 * chunks.chunks().front().elements);
   ASSERT_TRUE((*reading)->RemoveJob(spec.id()).ok());
   for (const std::string& drive : drives) EXPECT_FALSE(fs::exists(drive + name)) << drive;
+}
+
+// A server that keeps state in two devices.
+class DeviceStorageTest : public DurableStorageTest {
+ protected:
+  DeviceStorageTest() {
+    in_devices_ = Options();
+    in_devices_.kind = "csd";
+    in_devices_.devices.program = "storage/csd/process/eps-csd";
+    in_devices_.devices.count = 2;
+    in_devices_.devices.dram_bytes = uint64_t{4} << 20;
+  }
+  std::string MediumOf(int device) const {
+    return JobDevices::MediumIn(
+        absl::StrCat(root_, "/csd-", device, "/", JobFolderName(spec_.id())));
+  }
+  // Returns the names of what was set aside.
+  size_t LostFolders() const {
+    size_t lost = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(root_)) {
+      lost += entry.path().filename() == "lost+found" ? 1 : 0;
+    }
+    return lost;
+  }
+  absl::Status Create() { return DurableStorageTest::Create(spec_, in_devices_); }
+
+  const JobSpec spec_ = TinySyntheticSpec();
+  StorageOptions in_devices_;
+};
+
+TEST_F(DeviceStorageTest, MediaAreFilesOfTheirJob) {
+  ASSERT_TRUE(Create().ok());
+  for (const int device : {0, 1}) EXPECT_TRUE(fs::exists(MediumOf(device)));
+  EXPECT_FALSE(fs::exists(root_ + "/" + JobFolderName(spec_.id()) + "/slot-0.eps"));
+  ASSERT_TRUE(Create().ok()) << "a known job";
+  const auto reading = DurableStorage::OpenForReading(root_);
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  uint64_t bytes = 0;
+  for (const JobFolder& folder : *(*reading)->JobFolders()) {
+    if (folder.job == spec_.id()) bytes += folder.bytes;
+  }
+  EXPECT_EQ(bytes, fs::file_size(MediumOf(0)) + fs::file_size(MediumOf(1)));
+  ASSERT_TRUE((*reading)->RemoveJob(spec_.id()).ok());
+  for (const int device : {0, 1}) EXPECT_FALSE(fs::exists(MediumOf(device)));
+}
+
+TEST_F(DeviceStorageTest, RemovesMediaWithoutSlots) {
+  const std::unique_ptr<Disk> disk = NewRealDisk(DiskOptions());
+  const std::string folder = fs::path(MediumOf(1)).parent_path().string();
+  fs::create_directories(root_ + "/csd-1");
+  ASSERT_TRUE(JobDevices::CreateMedium(disk.get(), folder, uint64_t{1} << 20).ok());
+  const absl::Status created = Create();
+  ASSERT_TRUE(created.ok()) << created;
+  EXPECT_EQ(LostFolders(), 0u);
+  // A medium with slots, which no catalogue names, is kept.
+  WithCatalogue([&](Catalogue* catalogue) { EXPECT_TRUE(catalogue->RemoveJob(spec_.id()).ok()); });
+  ASSERT_TRUE(Create().ok());
+  EXPECT_EQ(LostFolders(), 3u) << "two devices, and the folder of the log";
+}
+
+TEST_F(DeviceStorageTest, RefusesJobsOfAnotherKind) {
+  ASSERT_TRUE(Create().ok());
+  for (const char* const kind : {"nvme", "dram"}) {
+    StorageOptions options = Options();
+    options.kind = kind;
+    const absl::Status refused = DurableStorageTest::Create(spec_, options);
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()),
+                AllOf(HasSubstr(MediumOf(0)), HasSubstr("set storage.kind=csd")));
+  }
+  in_devices_.devices.count = 3;
+  EXPECT_THAT(std::string(Create().message()), HasSubstr("made for 2 drives"));
+  in_devices_.devices.count = 2;
+  fs::remove(MediumOf(1));
+  EXPECT_THAT(std::string(Create().message()), HasSubstr(MediumOf(1)));
+  EXPECT_FALSE(fs::exists(MediumOf(1))) << "a lost medium is never made anew";
+}
+
+TEST_F(DeviceStorageTest, RefusesJobsThatLieInNoDevice) {
+  ASSERT_TRUE(DurableStorageTest::Create(spec_).ok());
+  const absl::Status refused = Create();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("lies in no storage device"));
+}
+
+TEST_F(DeviceStorageTest, LinksAreThoseOfLivingDevices) {
+  const ChunkMap chunks = ChunkMap::Build(spec_);
+  MemoryAccount account;
+  ThreadPool pool(1);
+  const auto storage = *DurableStorage::Open(in_devices_);
+  auto backend = storage->NewBackend(spec_, chunks, {chunks.chunks().front().id}, ShardPlace(),
+                                     &pool, &account, [](BackendDone) {});
+  ASSERT_TRUE(backend.ok()) << backend.status();
+  EXPECT_GE(account.live_bytes(MemoryKind::kState), 2 * in_devices_.devices.dram_bytes);
+  const std::vector<DeviceLinks> links = storage->link_bytes();
+  ASSERT_EQ(links.size(), 2u);
+  EXPECT_EQ(links[1].device, "csd-1");
+  EXPECT_GT(links[1].bytes.of(Link::kHost, Direction::kWritten), 0u);
+  EXPECT_EQ(links[1].bytes.of(Link::kHost, Direction::kWritten),
+            links[1].bytes.of(Link::kMedia, Direction::kWritten));
+  *backend = nullptr;
+  EXPECT_TRUE(storage->link_bytes().empty());
+  EXPECT_EQ(account.live_bytes(MemoryKind::kState), 0u);
 }
 
 TEST_F(DurableStorageTest, RefusesDrivesNamedTwice) {

@@ -51,11 +51,11 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
   }
   EPS_RETURN_IF_ERROR(answer);
   EPS_RETURN_IF_ERROR(account->TryCharge(MemoryKind::kState, device.dram_bytes));
-  return std::unique_ptr<DeviceProcess>(new DeviceProcess(
-      DeviceInfo{device.name, device.media_bytes, device.dram_bytes},
-      std::make_unique<csd::HostLanes>(name, std::move(child), options.command_timeout,
-                                       options.lost),
-      account));
+  return std::unique_ptr<DeviceProcess>(
+      new DeviceProcess(DeviceInfo{device.name, device.media_bytes, device.dram_bytes},
+                        std::make_unique<csd::HostLanes>(name, std::move(child),
+                                                         options.command_timeout, options.lost),
+                        account));
 }
 
 DeviceProcess::DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes,
@@ -173,7 +173,8 @@ LinkBytes DeviceProcess::link_bytes() const {
   lanes_->Run({command, {{}, {}, &answer->data}, [answer](absl::Status status) {
                  answer->ended.set_value(std::move(status));
                }});
-  const bool came = ended.wait_for(kReportPatience) == std::future_status::ready && ended.get().ok();
+  const bool came =
+      ended.wait_for(kReportPatience) == std::future_status::ready && ended.get().ok();
   MutexLock lock(&mu_);
   if (came) {
     const absl::StatusOr<LinkBytes> ledger = csd::DecodeLinkBytes(answer->data);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <future>
 #include <string>
@@ -87,8 +88,15 @@ TEST_F(DeviceProcessTest, ErrorsOfTheDeviceLeaveItUsable) {
 }
 
 TEST_F(DeviceProcessTest, KilledDeviceFailsEveryOperation) {
+  std::atomic<int> lost{0};
+  options_.lost = [&](const absl::Status& status) {
+    EXPECT_THAT(status.message(), HasSubstr("was ended by signal 9"));
+    ++lost;
+  };
   Start();
   HostMemory memory(kManySlices);
+  ASSERT_TRUE(Write(&memory, kMedia).ok());
+  EXPECT_EQ(device_->link_bytes().of(Link::kMedia, Direction::kWritten), kManySlices);
   ASSERT_EQ(kill(device_->pid(), SIGSTOP), 0);
   std::promise<absl::Status> ends[2 * csd::kLaneCount];  // the second half waits for a lane
   for (auto& end : ends) {
@@ -104,7 +112,9 @@ TEST_F(DeviceProcessTest, KilledDeviceFailsEveryOperation) {
     EXPECT_THAT(status.message(), HasSubstr("HostRead of 2109440 bytes from 0 of the medium"));
   }
   EXPECT_EQ(Sync().code(), absl::StatusCode::kUnavailable);
-  EXPECT_EQ(device_->link_bytes().of(Link::kMedia, Direction::kRead), 0u);
+  EXPECT_EQ(lost, 1);
+  EXPECT_EQ(device_->link_bytes().of(Link::kMedia, Direction::kWritten), kManySlices)
+      << "the last report of the device";
 }
 
 TEST_F(DeviceProcessTest, DeviceIsKilledAtTheDeadline) {

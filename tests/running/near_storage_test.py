@@ -1,0 +1,175 @@
+"""A job whose state is updated in storage devices ends with the bits of one in memory, although a
+device and a server are killed; tools read its media without a server, and status and metrics count
+what the links of the devices carry.
+
+Argument: the path of eps."""
+
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import processes
+import small_job
+
+EPS = None
+TMP = os.environ.get("TEST_TMPDIR", "/tmp")
+TIMEOUT_SECONDS = 600
+STEPS = 200
+
+# Exact clipping means mode sealed, whose gradients wait on the media, too.
+SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip": "exact",
+                                       "servers.addresses": 2, "storage.cut_steps": 2})
+
+
+class NearStorageTest(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.model, cls.text = small_job.write_inputs(TMP)
+
+    def setUp(self):
+        self.out, self.state = os.path.join(TMP, "out"), os.path.join(TMP, "state")
+        for folder in (self.out, self.state):
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def command(self, out, **settings):
+        merged = dict(SETTINGS, **{key.replace("__", "."): value
+                                   for key, value in settings.items()})
+        return [EPS, "train", "--model=" + self.model, "--data=" + self.text, "--out=" + out] + [
+            "--%s=%s" % item for item in sorted(merged.items())]
+
+    def in_devices(self, **settings):
+        devices = dict(storage__kind="csd", storage__path=self.state, storage__csd__devices=2,
+                       storage__csd__dram="4MiB")
+        return self.command(self.out, **{**devices, **settings})
+
+    def eps(self, *arguments, code=0):
+        done = subprocess.run([EPS, *arguments], stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=TIMEOUT_SECONDS)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def wait_for_step(self, process, step):
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        lines = 0
+        while lines < step:
+            self.assertLess(time.monotonic(), deadline, "no step %d" % step)
+            self.assertIsNone(process.poll(), "the run has ended before step %d" % step)
+            time.sleep(0.01)
+            try:
+                with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
+                    lines = sum(1 for _ in f)
+            except OSError:
+                pass
+
+    def check_links(self, log):
+        """Compares what status says of one moment with what it said a moment before."""
+        with open(log, encoding="utf-8") as f:
+            servers = re.search(r"eps status (--servers=[^)\s]+)", f.read()).group(1)
+        for line in self.eps("status", servers, "--json").splitlines():
+            links = json.loads(line)["link_bytes"]
+            self.assertEqual({link["device"] for link in links}, {"csd-0", "csd-1"})
+            of = {tuple(link[key] for key in ("device", "link", "direction", "purpose")):
+                  link["bytes"] for link in links}
+            for device in ("csd-0", "csd-1"):
+                # Moments stay inside: the state is read and written there, and gradients arrive.
+                self.assertGreater(of[device, "internal", "read", "state"], 0)
+                self.assertGreater(of[device, "internal", "written", "state"], 0)
+                self.assertGreater(of[device, "internal", "read", "gradient"], 0)
+                self.assertGreater(of[device, "host", "written", "gradient"], 0)
+                self.assertLess(of[device, "host", "written", "gradient"],
+                                of[device, "internal", "written", "state"])
+        text = self.eps("status", servers)
+        self.assertRegex(text, r"device csd-1: host [\d.]+ \w+ read, .*; internal .*; media .*")
+
+    def test_trains_through_kills_with_the_bits_of_memory(self):
+        memory = os.path.join(TMP, "memory")
+        self.eps(*self.command(memory, storage__kind="dram")[1:])
+        log = os.path.join(TMP, "run.log")
+        with open(log, "w", encoding="utf-8") as f:
+            process = subprocess.Popen(self.in_devices(), stdin=subprocess.DEVNULL, stdout=f,
+                                       stderr=subprocess.STDOUT, start_new_session=True)
+        self.wait_for_step(process, 4)
+        self.check_links(log)
+        devices = processes.devices_of(process.pid)
+        self.assertEqual(len(devices), 4)
+        # Ctrl-C reaches the devices, too; they end with their server.
+        os.kill(devices["device 0"], signal.SIGINT)
+        os.kill(devices["device 0"], signal.SIGTERM)
+        os.kill(devices["device 1"], signal.SIGKILL)
+        self.wait_for_step(process, 12)
+        os.kill(processes.servers_of(process.pid)[1], signal.SIGKILL)
+        self.wait_for_step(process, 24)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(timeout=TIMEOUT_SECONDS)
+        with open(log, encoding="utf-8") as f:
+            said = f.read()
+        self.assertEqual(said.count("note: restarting server"), 2, said)
+        with open(os.path.join(self.out, "logs", "server-0.log"), encoding="utf-8") as f:
+            logs = f.read()
+        with open(os.path.join(self.out, "logs", "server-1.log"), encoding="utf-8") as f:
+            logs += f.read()
+        self.assertRegex(logs, r"eps serve: device csd-\d [(]\S+/medium[)] was ended by signal 9 ")
+        self.check_refusals()
+        self.eps(*self.in_devices(checkpoint__resume="latest")[1:])
+        self.assertEqual(small_job.outcome(EPS, self.out, STEPS),
+                         small_job.outcome(EPS, memory, STEPS))
+        self.check_tools(memory)
+
+    def check_refusals(self):
+        """A job in devices is not continued anywhere else."""
+        def refused(**settings):
+            return self.eps(*self.in_devices(checkpoint__resume="latest", **settings)[1:], code=65)
+        self.assertRegex(refused(storage__kind="nvme"),
+                         "/medium: the state of this job lies in storage devices: set "
+                         "storage.kind=csd, and not nvme")
+        self.assertIn("made for 2 drives, and the server has 3", refused(storage__csd__devices=3))
+
+    def check_tools(self, memory):
+        media = glob.glob(self.state + "/server-?/csd-?/job-*/medium")
+        self.assertEqual(len(media), 4)
+        self.assertEqual(glob.glob(self.state + "/**/slot-?.eps", recursive=True), [])
+        self.assertEqual(self.eps("state", "ls", self.state).count(" on 2 drives"), 2)
+        said = self.eps("state", "verify", self.state)
+        self.assertEqual(len(re.findall(r"^ok: ", said, re.MULTILINE)), len(said.splitlines()))
+        saved = os.path.join(TMP, "saved")
+        self.eps("checkpoint", "save", self.state, "--out=" + saved)
+        weights = [glob.glob(folder + "/**/model.safetensors", recursive=True)[0]
+                   for folder in (saved, memory)]
+        contents = []
+        for path in weights:
+            with open(path, "rb") as f:
+                contents.append(f.read())
+        self.assertEqual(*contents)
+        # The folders may move, like those of other kinds.
+        moved = self.state + "-moved"
+        os.rename(self.state, moved)
+        self.eps("state", "verify", moved)
+        os.rename(moved, self.state)
+
+        job = re.search(r"job ([0-9a-f]{16})", self.eps("state", "ls", self.state)).group(1)
+        self.eps("state", "rm", self.state, job, "--force")
+        self.assertEqual(glob.glob(self.state + "/server-?/csd-?/job-*"), [])
+
+    def test_needs_memory_for_a_chunk(self):
+        said = self.eps(*self.in_devices(storage__csd__dram="4KiB")[1:], code=71)
+        self.assertIn("raise storage.csd.dram", said)
+        self.assertEqual(glob.glob(self.state + "/**/lost+found", recursive=True), [])
+
+    def test_needs_a_folder_for_each_device(self):
+        drives = ",".join(os.path.join(TMP, "drive-" + name) for name in "abc")
+        said = self.eps(*self.in_devices(storage__drives=drives)[1:], code=64)
+        self.assertIn("storage.csd.devices: 2 devices, and 3 folders in storage.drives", said)
+
+
+if __name__ == "__main__":
+    EPS = os.path.abspath(sys.argv.pop())
+    unittest.main()
