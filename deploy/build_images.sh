@@ -4,9 +4,10 @@
 #   deploy/build_images.sh [--tag=TAG] [--binaries=FOLDER] [--cuda]
 #
 # Without --binaries it builds the programs with Bazel (./quickstart or ./test installs what that
-# needs); FOLDER holds `eps` and `eps-worker` that are built already. The images hold the shared
-# libraries of this machine, which must be the one that built the programs, or like it. IMAGE_TOOL
-# is docker, podman or buildah (default: the first one that works). TAG is "latest" by default.
+# needs); FOLDER holds `eps`, `eps-csd` and `eps-worker` that are built already. The images hold
+# the shared libraries of this machine, which must be the one that built the programs, or like it.
+# IMAGE_TOOL is docker, podman or buildah (default: the first one that works). TAG is "latest" by
+# default.
 #
 # --cuda also builds eps-worker-cuda, for NVIDIA's GPUs. It needs the CUDA half of LibTorch, which
 # third_party/install/setup_torch_cuda.sh fetches (LIBTORCH_CUDA_HOME names another folder), and
@@ -43,7 +44,7 @@ tool=${IMAGE_TOOL:-$(image_tool)}
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
-needed=(eps eps-worker)
+needed=(eps eps-csd eps-worker)
 targets=(//cli:eps //worker:eps-worker)
 if [[ -n $cuda ]]; then
   [[ -e $cuda/libtorch_cuda.so ]] || fail "$cuda has no libtorch_cuda.so, the CUDA half of" \
@@ -56,7 +57,8 @@ if [[ -z $binaries ]]; then
   (cd "$deploy/.." && bazel build "${targets[@]}")
   binaries=$scratch/binaries
   mkdir "$binaries"
-  for file in cli/eps worker/eps-worker ${cuda:+worker/exec/cuda/libeps_cuda.so}; do
+  for file in cli/eps storage/csd/process/eps-csd worker/eps-worker \
+    ${cuda:+worker/exec/cuda/libeps_cuda.so}; do
     cp "$deploy/../bazel-bin/$file" "$binaries"
   done
 fi
@@ -77,7 +79,7 @@ build() {
   echo "build_images: eps-$name:$tag, $(du -sm "$context/rootfs" | cut -f1) MiB of files"
   rm -rf "$context"
 }
-build server "$binaries/eps"
+build server "$binaries"/{eps,eps-csd}
 build worker "$binaries/eps-worker"
 if [[ -n $cuda ]]; then
   build worker-cuda "$binaries"/{eps-worker,libeps_cuda.so} -- "$cuda"/*.so*

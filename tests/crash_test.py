@@ -42,8 +42,8 @@ BASE = dict(small_job.SETTINGS, **{"training.steps": STEPS, "storage.max_restart
 Kill = collections.namedtuple("Kill", "victim had_job")
 UNAVAILABLE = 69  # exit code of a run that lost a process before it had its job
 LOST = re.compile(r"^eps: (server|worker) \d+ was ended by signal 9 ", re.MULTILINE)
-LOST_DEVICE = re.compile(r"^eps: server \d+ ended with exit code 69\n(.*\n)*?eps serve: device csd-\d "
-                         r"[(]\S+/medium[)] was ended by signal 9 ", re.MULTILINE)
+LOST_DEVICE = re.compile(r"^eps: server \d+ ended with exit code 69\n(.*\n)*?eps serve: device "
+                         r"csd-\d [(]\S+/medium[)] was ended by signal 9 ", re.MULTILINE)
 COMMANDS = {"server": "serve", "worker": "worker"}
 
 

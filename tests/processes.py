@@ -33,7 +33,7 @@ def children_of(pid):
 
 
 def devices_of(pid):
-    """Returns {role: pid} of the storage devices of a run's servers: device 0, device 1 and so on."""
+    """Returns {role: pid} of the storage devices of a run's servers: device 0 and so on."""
     servers = set(children_of(pid).values())
     devices = [child for child, parent, command in all_processes()
                if parent in servers and os.path.basename(command[0]) == "eps-csd"]

@@ -9,9 +9,9 @@
 #   eps_client-VERSION-py3-none-any.whl the client for Python (python/eps/build_wheel.sh)
 #
 # Without --binaries it builds the programs with Bazel (./quickstart or ./test installs what that
-# needs); FOLDER holds `eps` and `eps-worker` that are built already. The packages hold the shared
-# libraries of this machine, but not its C and C++ libraries: those of the machine that installs
-# them must be as new. Equal programs make equal packages. Needs patchelf, zstd and
+# needs); FOLDER holds `eps`, `eps-csd` and `eps-worker` that are built already. The packages hold
+# the shared libraries of this machine, but not its C and C++ libraries: those of the machine that
+# installs them must be as new. Equal programs make equal packages. Needs patchelf, zstd and
 # third_party/.venv (third_party/install/setup_python.sh).
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
@@ -53,7 +53,7 @@ if [[ -z $binaries ]]; then
   (cd "$root" && bazel build //cli:eps //worker:eps-worker)
   binaries=$scratch/binaries
   mkdir "$binaries"
-  cp "$root"/bazel-bin/{cli/eps,worker/eps-worker} "$binaries"
+  cp "$root"/bazel-bin/{cli/eps,storage/csd/process/eps-csd,worker/eps-worker} "$binaries"
 fi
 version=$("$binaries/eps" --version | cut -d' ' -f2)
 torch=$(sed -n 's/^\(torch==[^ ]*\) .*/\1/p' "$root/third_party/install/torch_requirements.txt")
@@ -109,7 +109,7 @@ bundle() {
 
 build_server() {
   local name=eps-$version-linux-amd64 deb=$scratch/deb
-  bundle "$scratch/$name" "\$ORIGIN/../lib" eps
+  bundle "$scratch/$name" "\$ORIGIN/../lib" eps eps-csd
   cp "$here/README.md" "$scratch/$name"
   chmod -R u=rwX,go=rX "$scratch/$name"
   tar --directory="$scratch" --create --sort=name --owner=0 --group=0 --numeric-owner \
@@ -132,7 +132,7 @@ build_train() {
   local wheel=$scratch/wheel
   cp -r "$here/wheel" "$wheel"
   # PyTorch is beside the package in the folder of an environment.
-  bundle "$wheel/eps_train" "\$ORIGIN/../lib:\$ORIGIN/../../torch/lib" eps eps-worker
+  bundle "$wheel/eps_train" "\$ORIGIN/../lib:\$ORIGIN/../../torch/lib" eps eps-csd eps-worker
   (cd "$root" && git ls-files python/eps_models python/eps_metrics |
     grep -vE '/testing/|/BUILD$|_test\.py$' | xargs cp --parents -t "$wheel/eps_train")
   fill "$wheel/pyproject.toml" "$wheel/setup.cfg" "$wheel/eps_train/__init__.py"

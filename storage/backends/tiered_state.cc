@@ -158,7 +158,7 @@ absl::Status TieredState::Open(const JobSpec& spec, ShardId shard, uint32_t shar
 }
 
 absl::Status TieredState::OpenGradients(const DurableOptions& options) {
-  absl::StatusOr<std::unique_ptr<GradientArea>> area =
+  auto area =
       GradientArea::Open(options.blocking(), options.disk, options.slot_folders(), files_.layout());
   EPS_RETURN_IF_ERROR(options.NameOtherJobs(area.status()));
   gradients_ = *std::move(area);

@@ -1,7 +1,7 @@
 """Installs, upgrades, rolls back and removes the chart on a real API server of Kubernetes, which
 checks each object and each pod as that of a cluster does. There are no controllers: no pod runs.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh)."""
 
 import copy
 import json

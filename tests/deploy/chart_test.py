@@ -1,7 +1,7 @@
 """Checks deploy/helm: the values, and the rendered objects against the schemas of Kubernetes and
 against each other.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh)."""
 
 import importlib.util
 import json

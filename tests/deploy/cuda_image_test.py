@@ -2,7 +2,7 @@
 refuses, and a run on the CPU, whose result is that of the other image. A driver without devices
 stands in for NVIDIA's; with it the worker loads the CUDA half of LibTorch from the image.
 
-Arguments: the folder of eps, eps-worker and libeps_cuda.so, and the folder of the tools
+Arguments: the folder of the programs, and the folder of the tools
 (install_tools.sh). Needs third_party/.libtorch_cuda (third_party/install/setup_torch_cuda.sh)."""
 
 import json

@@ -1,7 +1,7 @@
 """Checks deploy/jobset/eps-train.yaml against the schemas of JobSet and Kubernetes and against
 itself, and runs its containers with podman: a set that loses a server, and the one after it.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh)."""
 
 import json
 import os

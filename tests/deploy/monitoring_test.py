@@ -1,7 +1,7 @@
 """Scrapes real servers with Prometheus and makes each alert of deploy/monitoring/rules.yaml fire
 once. The times of the rules are shortened, their conditions are not changed.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh)."""
 
 import glob
 import json

@@ -2,7 +2,7 @@
 trains there: on Debian 12, whose systemd runs the units, and on a minimal Debian 13 and a minimal
 Ubuntu 24.04.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh)."""
 
 import hashlib
 import json

@@ -1,7 +1,7 @@
 """Runs the script of docs/guides/ray.md on a real Ray of one machine, and kills a worker's process
 and an actor; lets workers end with their job, and with an error.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh), which
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh), which
 has a Python with Ray in `ray`. Needs third_party/.venv (third_party/install/setup_python.sh)."""
 
 import json

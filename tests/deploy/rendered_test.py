@@ -2,7 +2,7 @@
 probes, submits jobs with the commands of docs/guides/kubernetes.md, kills and replaces containers,
 and compares the results with those of the same jobs on this machine.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (install_tools.sh)."""
+Arguments: the folder of the programs, and the folder of the tools (install_tools.sh)."""
 
 import json
 import os

@@ -1,6 +1,6 @@
 """Runs deploy/slurm/eps.sbatch on a real Slurm of one node, and preempts, cancels and breaks jobs.
 
-Arguments: the folder of eps and eps-worker, and the folder of the tools (not used). Needs root, and
+Arguments: the folder of the programs, and the folder of the tools (not used). Needs root, and
 Debian's slurmctld, slurmd, slurm-client and munge (install_tools.sh)."""
 
 import json

@@ -13,7 +13,7 @@ absl::StatusOr<DrivePlacement> PlacementOf(const JobSpec& spec, const ChunkMap& 
     return absl::FailedPreconditionError(absl::StrCat(
         "the state of this job was made for ", known->placement.drives,
         " drives, and the server has ", drives,
-        " (storage.drives or storage.csd.devices): name the same drives in their previous order, or "
+        " (storage.drives, storage.csd.devices): name the same drives in their previous order, or "
         "let eps checkpoint reshard STATE --out=NEW make a state folder without drives"));
   }
   // A job of another number of servers is refused once its other files are looked at.
