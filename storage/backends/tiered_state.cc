@@ -1,5 +1,4 @@
-// The durable backend: a queue of operations per chunk, on top of a tier that holds the tensors and
-// an engine that makes cuts.
+// The durable backend: a queue of operations per chunk, over a tier and an engine that makes cuts.
 
 #include <algorithm>
 #include <deque>
