@@ -438,8 +438,30 @@ TEST(Plan, PredictsUpdatesInsideTheStorage) {
                   (24 * static_cast<double>(linked.work.stages[1].elements) / 1e7),
               1, 1e-3);
   EXPECT_LT(*linked.step_in_storage, linked.step());
+  const Config inside = ConfigWith({{"training.clip", "none"}, {"storage.kind", "csd"}});
+  const Plan planned = *MakePlan(inside, Gpt2Spec(inside, 4, 256, 1), hardware);
+  EXPECT_EQ(planned.step(), *linked.step_in_storage);
+  EXPECT_FALSE(planned.step_in_storage.has_value());
   hardware.servers[0].storage->kind = StorageDeviceKind::kNvme;
   EXPECT_FALSE(MakePlan(config, Gpt2Spec(config, 4, 256, 1), hardware)->step_in_storage);
+}
+
+TEST(Plan, EmulatedDevicesTakeMemory) {
+  const auto planned = [](const std::string& kind, const std::string& devices) {
+    const Config config = ConfigWith(
+        {{"storage.kind", kind}, {"storage.csd.devices", devices}, {"storage.csd.dram", "64MiB"}});
+    return *MakePlan(config, Gpt2Spec(config, 4, 256, 1), Example("a5000_smartssd_6"));
+  };
+  const auto state = [](const Plan& plan) {
+    Bytes sum;
+    for (const MemoryUse& use : plan.tiers.front().uses) {
+      if (use.kind == "state") sum += use.bytes;
+    }
+    return sum;
+  };
+  EXPECT_EQ(state(planned("nvme", "4")), Bytes(0));
+  EXPECT_EQ(state(planned("csd", "0")), Bytes(64 << 20));
+  EXPECT_EQ(state(planned("csd", "4")), Bytes(256 << 20));
 }
 
 TEST(PlanReport, TextJsonAndPageAgree) {

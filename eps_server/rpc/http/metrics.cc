@@ -98,8 +98,10 @@ void AddFacts(const ProcessFacts& process, MetricFamilies* families) {
 
 void AddLinks(const v1::StatusReply& status, MetricFamilies* families) {
   if (status.link_bytes().empty()) return;
-  families->Add("eps_storage_link_bytes_total", "Bytes that the links of storage devices carried.",
-                MetricType::Counter);
+  families->Add(
+      "eps_storage_link_bytes_total",
+      "Bytes that links of storage devices carried, by device, link, direction and purpose.",
+      MetricType::Counter);
   for (const v1::LinkBytes& link : status.link_bytes()) {
     families->Value(static_cast<double>(link.bytes()), {{"device", link.device()},
                                                         {"link", link.link()},

@@ -29,6 +29,12 @@ v1::StatusReply StatusOfAJob() {
   use->set_kind("state");
   use->set_live_bytes(4096);
   status.mutable_last_step()->set_loss(2.5);
+  v1::LinkBytes* const link = status.add_link_bytes();
+  link->set_device("csd-0");
+  link->set_link("host");
+  link->set_direction("read");
+  link->set_purpose("weights");
+  link->set_bytes(512);
   for (const double slack : {0.25, -0.5, 0.0}) {
     v1::StageTimes* times = status.add_stage_times();
     times->set_visits(slack == 0 ? 0 : slack > 0 ? 3 : 1);
@@ -69,6 +75,9 @@ TEST(Metrics, TextReportsTheStatus) {
         std::string("eps_certificate_end_timestamp_seconds 1800000000"),
         std::string("eps_disk_free_bytes{folder=\"/fast\"} 4096"),
         std::string("eps_disk_free_bytes{folder=\"/state\"} 8192"),
+        std::string(
+            "eps_storage_link_bytes_total{device=\"csd-0\",link=\"host\",direction=\"read\","
+            "purpose=\"weights\"} 512"),
         std::string("eps_jobs{phase=\"queued\"} 2"), std::string("eps_jobs{phase=\"running\"} 0"),
         std::string("eps_jobs_undriven 1"),
         std::string("# TYPE eps_push_requests_total counter")}) {
