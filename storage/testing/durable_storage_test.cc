@@ -205,8 +205,10 @@ TEST_F(DeviceStorageTest, MediaAreFilesOfTheirJob) {
   ASSERT_TRUE(Create().ok()) << "a known job";
   const auto reading = DurableStorage::OpenForReading(root_);
   ASSERT_TRUE(reading.ok()) << reading.status();
+  const auto folders = (*reading)->JobFolders();
+  ASSERT_TRUE(folders.ok()) << folders.status();
   uint64_t bytes = 0;
-  for (const JobFolder& folder : *(*reading)->JobFolders()) {
+  for (const JobFolder& folder : *folders) {
     if (folder.job == spec_.id()) bytes += folder.bytes;
   }
   EXPECT_EQ(bytes, fs::file_size(MediumOf(0)) + fs::file_size(MediumOf(1)));
