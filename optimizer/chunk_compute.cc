@@ -135,6 +135,12 @@ Bytes ChunkCompute::Read(const Chunk& chunk, Version version, const Codec& codec
   return EncodeChunk(codec, chunk, options, arrays.weights);
 }
 
+Bytes ChunkCompute::CopyEncoded(absl::Span<const uint8_t> encoded) const {
+  Buffer copy(encoded.size(), MemoryKind::kFetch, account_);
+  std::memcpy(copy.data(), encoded.data(), encoded.size());
+  return std::move(copy).Freeze();
+}
+
 EncodeOptions ChunkCompute::OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const {
   EncodeOptions options;
   options.axis = axis;

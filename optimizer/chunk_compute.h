@@ -66,6 +66,8 @@ class ChunkCompute {
   // The operations of StateBackend, without their version checks.
   Bytes Read(const Chunk& chunk, Version version, const Codec& codec, Axis axis,
              const ChunkArrays& arrays) const;
+  // Returns a copy of what Read returned elsewhere, charged as if it were made here.
+  Bytes CopyEncoded(absl::Span<const uint8_t> encoded) const;
   Bytes ReadState(const Chunk& chunk, const ChunkArrays& arrays) const;
   // REQUIRES CheckState.
   void WriteState(const Chunk& chunk, const Bytes& state, const ChunkArrays& arrays) const;

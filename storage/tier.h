@@ -43,6 +43,9 @@ struct ChunkOp {
   std::shared_ptr<const ReducedGradient> gradient;
   // The update that it makes, if any; `work` owns it. A tier may make it instead of calling `work`.
   const UpdateRequest* update = nullptr;
+  // The weights that it encodes, if any; `work` owns it. A tier may do so instead of calling
+  // `work`.
+  const ReadRequest* read = nullptr;
 
   SlotTable::Content from;  // the source of the state, if the tier is in slots
   uint32_t target = 0;      // the slot to write, if the tier is in slots
@@ -52,6 +55,7 @@ struct ChunkOp {
   void DropInputs() {
     check = nullptr;
     update = nullptr;
+    read = nullptr;
     work = nullptr;
     state = Bytes();
     gradient = nullptr;

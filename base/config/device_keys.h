@@ -21,6 +21,9 @@ void DeviceKeys(V* v, DevicesConfig* d) {
   v->Key("storage.csd.sets", &d->sets, AnyValue(),
          "Chunks that a device loads, updates and stores at the same time; storage.csd.dram must "
          "have room for so many of the largest.");
+  v->Key("storage.csd.weights_up", &d->weights_up, AnyValue(),
+         "How weights leave a device: in the codec that workers fetch (encoded), or in fp32, which "
+         "its server encodes, as in Smart-Infinity.");
   v->Key("storage.csd.command_timeout", &d->command_timeout_ms, DurationText(),
          "A device that needs longer for a command is ended, and its server with it.");
 }

@@ -27,10 +27,13 @@ class Builder {
     op.lane = Lane::kClient;
     op.check = AtVersion(request.version);
     op.reads = Extents::Part::kWeights;
-    op.work = [compute = compute_, chunk = chunk_, request](const ChunkArrays& arrays) -> Outcome {
-      const TraceSpan span(kEncodeSpan, PlaceOf(*chunk, request.version));
+    auto shared = std::make_shared<const ReadRequest>(request);
+    op.read = shared.get();
+    op.work = [compute = compute_, chunk = chunk_,
+               shared = std::move(shared)](const ChunkArrays& arrays) -> Outcome {
+      const TraceSpan span(kEncodeSpan, PlaceOf(*chunk, shared->version));
       return BackendValue(
-          compute->Read(*chunk, request.version, *request.codec, request.axis, arrays));
+          compute->Read(*chunk, shared->version, *shared->codec, shared->axis, arrays));
     };
     return op;
   }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/job/layout/chunk_map.h"
+#include "storage/backends/near/device_use.h"
 #include "storage/csd/device_disk.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/cuts/cut.h"
@@ -45,7 +46,7 @@ struct DurableOptions {
   // For NewNvmeBackend: the devices that update the state, one in each folder of `drive_folders`.
   // `disk` is this disk, or passes its calls on. Null if the host updates.
   std::shared_ptr<DeviceDisk> devices_or_null;
-  int device_sets = 3;          // chunks that a device updates at the same time
+  DeviceUse device_use;         // of these devices
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ResidualBudget)
   LogRoom log;                  // for the contribution log; none by default
   // Appended to the error for a full disk: the space that other jobs take, and how to free it.

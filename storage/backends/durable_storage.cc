@@ -84,9 +84,9 @@ absl::Status CheckDevices(const StorageOptions& options) {
     return absl::InvalidArgumentError(absl::StrCat("storage.csd.dram: ", devices.dram_bytes,
                                                    " bytes; expected a multiple of ", kDiskBlock));
   }
-  if (devices.sets >= 1) return absl::OkStatus();
+  if (devices.use.sets >= 1) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("storage.csd.sets: ", devices.sets, "; expected at least 1"));
+      absl::StrCat("storage.csd.sets: ", devices.use.sets, "; expected at least 1"));
 }
 
 // Returns whether the folder holds a medium without slots, which an interrupted creation left.
@@ -331,7 +331,7 @@ absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& c
   options->devices_or_null = std::shared_ptr<DeviceDisk>(devices, devices->disk());
   options->disk = devices->disk();
   options->drive_folders = devices->slot_folders();
-  options->device_sets = options_.devices.sets;
+  options->device_use = options_.devices.use;
   MutexLock lock(&mu_);
   devices_.push_back(devices);
   return absl::OkStatus();

@@ -135,7 +135,7 @@ absl::Status TieredState::KeepInFiles(const DurableOptions& options, bool gradie
   devices_ = options.devices_or_null;
   EPS_ASSIGN_OR_RETURN(TierInFiles made,
                        NewTierInFiles(&compute_, &files_, &in_flight_, devices_.get(),
-                                      options.slot_folders(), options.device_sets));
+                                      options.slot_folders(), options.device_use));
   if (gradients) stores_gradients_ = made.on_host;
   tier_ = std::move(made.tier);
   return absl::OkStatus();

@@ -12,6 +12,8 @@
 #include "optimizer/chunk_compute.h"
 #include "storage/backends/file_tier.h"
 #include "storage/backends/in_flight.h"
+#include "storage/backends/near/device_reads.h"
+#include "storage/backends/near/device_use.h"
 #include "storage/backends/near/memory_sets.h"
 #include "storage/backends/slot_files.h"
 #include "storage/csd/device_disk.h"
@@ -20,18 +22,19 @@
 namespace eps::durable {
 
 // Keeps the state in slot files that lie in storage devices, and updates a chunk inside its device
-// (Smart-Infinity, section 4.1): the gradient goes down, the new weights come up when they are
-// read, and the optimizer state never crosses the host link. Everything else is done by a FileTier
-// on the host. The bits are those of every other tier.
+// (Smart-Infinity, section 4.1): the gradient goes down, new weights come up, encoded in the device
+// or in FP32, and the optimizer state never crosses the host link. Devices check chunks, too.
+// Everything else is done by a FileTier on the host. The bits are those of every other tier.
 class CsdTier final : public Tier {
  public:
-  // Allocates `sets` sets of buffers in the memory of each device: as many chunks of a device are
-  // updated at the same time. `folders` are those of the slots, one in each device of `disk`. All
-  // arguments must outlive the tier. ResourceExhausted with the key to change if a device has too
-  // little memory.
+  // Allocates `use.sets` sets of buffers in the memory of each device: as many chunks of a device
+  // are updated at the same time. `folders` are those of the slots, one in each device of `disk`.
+  // All arguments must outlive the tier. ResourceExhausted with the key to change if a device has
+  // too little memory.
   static absl::StatusOr<std::unique_ptr<CsdTier>> New(const ChunkCompute* compute, SlotFiles* files,
                                                       InFlight* in_flight, DeviceDisk* disk,
-                                                      const Extents::Folders& folders, int sets);
+                                                      const Extents::Folders& folders,
+                                                      DeviceUse use);
 
   FileTier* on_host() { return &on_host_; }
 
@@ -42,23 +45,28 @@ class CsdTier final : public Tier {
     on_host_.Capture(copy, std::move(copied), std::move(done));
   }
   void Sync(uint32_t slot, SyncDone done) override { on_host_.Sync(slot, std::move(done)); }
-  void Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) override {
-    on_host_.Check(slot, index, part, std::move(done));
-  }
+  // Footers are checked on the host: reading them costs less than asking a device.
+  void Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) override;
   void Adopt(uint32_t index, uint32_t slot, CheckDone done) override {
-    on_host_.Adopt(index, slot, std::move(done));
+    Check(slot, index, Extents::Part::kAll, std::move(done));
   }
 
  private:
   struct Running;
   using Update = std::shared_ptr<Running>;
 
-  CsdTier(const ChunkCompute* compute, SlotFiles* files, InFlight* in_flight, DeviceDisk* disk)
+  CsdTier(const ChunkCompute* compute, SlotFiles* files, InFlight* in_flight, DeviceDisk* disk,
+          bool encode)
       : compute_(compute),
         files_(files),
         in_flight_(in_flight),
         disk_(disk),
-        on_host_(files, in_flight) {}
+        on_host_(files, in_flight),
+        reads_(compute, files, in_flight, disk, encode) {}
+
+  MemorySets* SetsOf(uint32_t index) const {
+    return sets_[files_->layout().area(index).drive].get();
+  }
 
   // The phases of one update, in call order.
   void FindPlaces(const Update& run);
@@ -68,10 +76,7 @@ class CsdTier final : public Tier {
   void Compute(const Update& run, const absl::Status& loaded);
   void Store(const Update& run, const absl::StatusOr<std::string>& answer);
   void Encode(const Update& run, const absl::Status& stored);
-  void EncodeFrom(const Update& run, uint8_t* buffer);
   void Fail(const Update& run, const absl::Status& status);
-  // Reads a damaged chunk on the host, whose error names file and offset.
-  void FailDamaged(const Update& run, const absl::Status& status);
   void Finish(const Update& run, ChunkResult result);
 
   const ChunkCompute* const compute_;
@@ -79,6 +84,7 @@ class CsdTier final : public Tier {
   InFlight* const in_flight_;
   DeviceDisk* const disk_;
   FileTier on_host_;
+  DeviceReads reads_;
   std::vector<std::unique_ptr<MemorySets>> sets_;  // by drive
 };
 

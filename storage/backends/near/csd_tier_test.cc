@@ -64,19 +64,36 @@ TEST_P(CsdTierTest, StateIsThatOfMemory) {
   EXPECT_GT(rig.link_bytes().of(Link::kInternal, Direction::kWritten, Purpose::kState), 0u);
 }
 
-TEST_P(CsdTierTest, EncodedWeightsAreThoseOfARead) {
+// Whether a device or its host encodes them, after an update or for a fetch.
+TEST_P(CsdTierTest, EncodedWeightsAreThoseOfMemory) {
   const JobSpec spec = Spec(TinySyntheticSpec());
-  const DeviceRig rig(spec, Options());
-  ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
-  ASSERT_TRUE(shard.status().ok()) << shard.status();
-  shard.InitializeAll();
-  const Codec* const codec = *FindCodec("bf16");
-  const Chunk& chunk = shard.chunks().chunks().front();
-  const UpdateResult result = TrainChunk(&shard, chunk, 1, {{codec, Axis::kRow}});
-  ASSERT_EQ(result.encoded.size(), 1u);
-  const BackendDone read = shard.Await(ReadRequest{chunk.id, Version(1), codec, Axis::kRow});
-  ASSERT_TRUE(read.status.ok()) << read.status;
-  EXPECT_EQ(result.encoded[0].view(), std::get<Bytes>(read.value).view());
+  for (const bool encodes : {true, false}) {
+    RigOptions options = Options();
+    options.encodes_weights = encodes;
+    const DeviceRig rig(spec, options);
+    ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
+    ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+    std::vector<std::string> found[2];
+    for (ShardUnderTest* const shard : {&devices, &memory}) {
+      ASSERT_TRUE(shard->status().ok()) << shard->status();
+      shard->InitializeAll();
+      std::vector<std::string>* const texts = &found[shard == &memory ? 1 : 0];
+      const Chunk& chunk = shard->chunks().chunks().front();
+      const std::vector<UpdateRequest::Encode> encode = {{*FindCodec("bf16"), Axis::kRow},
+                                                         {*FindCodec("mx6"), Axis::kColumn},
+                                                         {*FindCodec("fp32"), Axis::kRow}};
+      const UpdateResult result = TrainChunk(shard, chunk, 1, encode);
+      for (const Bytes& bytes : result.encoded) texts->emplace_back(bytes.view());
+      for (const UpdateRequest::Encode& each : encode) {
+        const BackendDone read =
+            shard->Await(ReadRequest{chunk.id, Version(1), each.codec, each.axis});
+        ASSERT_TRUE(read.status.ok()) << read.status;
+        texts->emplace_back(std::get<Bytes>(read.value).view());
+      }
+    }
+    EXPECT_EQ(found[0].size(), 6u);
+    EXPECT_EQ(found[0], found[1]);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, CsdTierTest,
@@ -127,14 +144,17 @@ TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
   }
 }
 
-// The row SU of docs/guides/near_storage.md: gradients lie on the medium.
-class SmartUpdateBytesTest : public testing::TestWithParam<bool> {};
+// The rows SU of docs/guides/near_storage.md: gradients lie on the medium. Whether the devices are
+// processes, and whether they encode weights.
+class SmartUpdateBytesTest : public testing::TestWithParam<std::tuple<bool, bool>> {};
 
 TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
   RigOptions options;
-  options.processes = GetParam();
+  const bool encodes = std::get<1>(GetParam());
+  options.processes = std::get<0>(GetParam());
   options.dram_bytes = kDramBytes;
+  options.encodes_weights = encodes;
   options.sets = 1;  // one update after the other
   const DeviceRig rig(spec, options);
   ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
@@ -143,20 +163,21 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   std::vector<ChunkId> owned;
   for (const Chunk& chunk : shard.chunks().chunks()) owned.push_back(chunk.id);
   const ExtentLayout layout(shard.chunks(), owned, /*arrays=*/3, 0, spec.training.parts);
-  const Codec* const fp32 = *FindCodec("fp32");
+  const Codec* const codec = *FindCodec("bf16");
   int compared = 0;
   for (const ExtentLayout::Area& area : layout.areas()) {
     const Chunk& chunk = *area.chunk;
     const uint64_t n = chunk.elements;
-    if (n * sizeof(float) % kDiskBlock != 0) continue;  // whole blocks: there is no padding
+    if (n * 2 % kDiskBlock != 0) continue;  // whole blocks: there is no padding
     ++compared;
     const LinkBytes before = rig.link_bytes();
-    TrainChunk(&shard, chunk, 1);
+    TrainChunk(&shard, chunk, 1, {{codec, Axis::kRow}});
     const LinkBytes update = rig.link_bytes().Since(before);
-    ASSERT_TRUE(shard.Await(ReadRequest{chunk.id, Version(1), fp32, Axis::kRow}).status.ok());
+    ASSERT_TRUE(shard.Await(ReadRequest{chunk.id, Version(1), codec, Axis::kRow}).status.ok());
     const LinkBytes fetch = rig.link_bytes().Since(before).Since(update);
 
     LinkBytes expected;
+    expected.Add(Link::kHost, Direction::kRead, Purpose::kWeights, encodes ? 2 * n : 4 * n);
     expected.Add(Link::kHost, Direction::kWritten, Purpose::kGradient, 4 * n);
     expected.Add(Link::kMedia, Direction::kWritten, Purpose::kGradient, 4 * n);
     for (const Link link : {Link::kInternal, Link::kMedia}) {
@@ -167,16 +188,21 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
       }
     }
     EXPECT_TRUE(update == expected) << "chunk " << chunk.id.value() << " of " << n;
-    EXPECT_EQ(fetch.of(Link::kHost, Direction::kRead), 4 * n + area.footer_bytes);
-    EXPECT_EQ(fetch.of(Link::kMedia, Direction::kRead), 4 * n + area.footer_bytes);
+    // Without an update, weights come from the medium, and are checked where they are encoded.
+    const uint64_t checked = 4 * n + area.footer_bytes;
+    EXPECT_EQ(fetch.of(Link::kHost, Direction::kRead), encodes ? 2 * n : checked);
+    EXPECT_EQ(fetch.of(Link::kMedia, Direction::kRead), checked);
+    EXPECT_EQ(fetch.of(Link::kInternal, Direction::kRead), encodes ? checked : 0u);
     EXPECT_EQ(fetch.of(Link::kHost, Direction::kWritten), 0u);
-    EXPECT_EQ(fetch.of(Link::kInternal, Direction::kRead), 0u);
   }
   EXPECT_GT(compared, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest, testing::Bool(),
-                         [](const auto& info) { return info.param ? "Processes" : "Here"; });
+INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest,
+                         testing::Combine(testing::Bool(), testing::Bool()), [](const auto& info) {
+                           return absl::StrCat(std::get<0>(info.param) ? "Processes" : "Here",
+                                               std::get<1>(info.param) ? "Encoded" : "Fp32");
+                         });
 
 // A failure names its cause, and nothing begins after it.
 class CsdTierFailureTest : public testing::Test {

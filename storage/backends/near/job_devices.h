@@ -13,6 +13,7 @@
 #include "base/executor.h"
 #include "base/job/job_spec.h"
 #include "base/memory_account.h"
+#include "storage/backends/near/device_use.h"
 #include "storage/csd/device.h"
 #include "storage/csd/device_disk.h"
 #include "storage/cuts/extents/extents.h"
@@ -25,7 +26,7 @@ struct DeviceSettings {
   std::string program;      // the path of eps-csd
   uint32_t count = 0;       // if no drives are named: devices in storage.path
   uint64_t dram_bytes = 0;  // of each device
-  int sets = 3;             // chunks that a device updates at the same time
+  DeviceUse use;
   std::chrono::milliseconds command_timeout{30'000};
   // Called at most once for each device, on any thread, when it has ended without being asked to.
   // May be null.

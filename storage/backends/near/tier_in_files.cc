@@ -9,7 +9,7 @@ namespace eps::durable {
 
 absl::StatusOr<TierInFiles> NewTierInFiles(const ChunkCompute* compute, SlotFiles* files,
                                            InFlight* in_flight, DeviceDisk* devices_or_null,
-                                           const Extents::Folders& folders, int sets) {
+                                           const Extents::Folders& folders, DeviceUse use) {
   TierInFiles made;
   if (devices_or_null == nullptr) {
     auto tier = std::make_unique<FileTier>(files, in_flight);
@@ -18,7 +18,7 @@ absl::StatusOr<TierInFiles> NewTierInFiles(const ChunkCompute* compute, SlotFile
     return made;
   }
   EPS_ASSIGN_OR_RETURN(std::unique_ptr<CsdTier> tier,
-                       CsdTier::New(compute, files, in_flight, devices_or_null, folders, sets));
+                       CsdTier::New(compute, files, in_flight, devices_or_null, folders, use));
   made.on_host = tier->on_host();
   made.tier = std::move(tier);
   return made;

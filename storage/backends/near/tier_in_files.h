@@ -7,6 +7,7 @@
 #include "optimizer/chunk_compute.h"
 #include "storage/backends/file_tier.h"
 #include "storage/backends/in_flight.h"
+#include "storage/backends/near/device_use.h"
 #include "storage/backends/slot_files.h"
 #include "storage/csd/device_disk.h"
 #include "storage/cuts/extents/extents.h"
@@ -21,11 +22,11 @@ struct TierInFiles {
 };
 
 // Returns a tier that updates on the host or, if there are devices, inside of them: `folders` and
-// `sets` are those of CsdTier. The arguments must outlive it. ResourceExhausted with the key to
+// `use` are those of CsdTier. The arguments must outlive it. ResourceExhausted with the key to
 // change if a device has too little memory.
 absl::StatusOr<TierInFiles> NewTierInFiles(const ChunkCompute* compute, SlotFiles* files,
                                            InFlight* in_flight, DeviceDisk* devices_or_null,
-                                           const Extents::Folders& folders, int sets);
+                                           const Extents::Folders& folders, DeviceUse use);
 
 }  // namespace eps::durable
 

@@ -1,7 +1,8 @@
 #include "storage/csd/kernels/chunk_kernels.h"
 
+#include <algorithm>
 #include <cstdint>
-#include <vector>
+#include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
@@ -42,58 +43,118 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> ChunkKernels::New(JobSpec spec,
   return kernels;
 }
 
-absl::StatusOr<std::string> ChunkKernels::Run(absl::string_view kernel,
-                                              absl::Span<uint8_t> memory) const {
-  EPS_ASSIGN_OR_RETURN(const UpdateKernel update, DecodeUpdateKernel(kernel));
-  EPS_ASSIGN_OR_RETURN(const UpdateKernelResult result, Update(update, memory));
-  return Encode(result);
-}
+struct ChunkKernels::Found {
+  const Chunk* chunk = nullptr;
+  ExtentSeals seals;                // of this chunk alone
+  absl::Span<const uint8_t> after;  // the memory after the area
 
-absl::StatusOr<UpdateKernelResult> ChunkKernels::Update(const UpdateKernel& kernel,
-                                                        absl::Span<uint8_t> memory) const {
-  if (kernel.chunk.value() >= chunks_.chunks().size()) {
-    return absl::InvalidArgumentError(absl::StrCat("update of chunk ", kernel.chunk.value(),
-                                                   ": the job has ", chunks_.chunks().size()));
-  }
-  const Chunk& chunk = chunks_.chunk(kernel.chunk);
-  const ExtentSeals seals(ExtentLayout(chunks_, {kernel.chunk}, compute_->arrays(),
-                                       /*residual_bytes=*/0, spec_.training.parts),
-                          kernel.nonce, {kHere});
-  const ExtentLayout::Area& area = seals.layout().area(0);
-  if (kernel.gradient_bytes > memory.size() ||
-      area.bytes() > memory.size() - kernel.gradient_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat("update of chunk ", kernel.chunk.value(), ": ",
-                                                   area.bytes(), " + ", kernel.gradient_bytes,
-                                                   " bytes do not fit into ", memory.size()));
-  }
-  EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
-                       seals.Check(kernel.from_slot, 0, ExtentSeals::Part::kAll, memory.data()));
-  if (footer.crc32c != kernel.from_crc32c) {
+  const ExtentLayout::Area& area() const { return seals.layout().area(0); }
+  // Checks a part of the chunk, which must be the one that was written last.
+  absl::StatusOr<ExtentFooter> Check(uint32_t slot, ExtentSeals::Part part, Version expected,
+                                     uint32_t crc32c, const uint8_t* memory) const {
+    EPS_ASSIGN_OR_RETURN(const ExtentFooter footer, seals.Check(slot, 0, part, memory));
+    if (footer.crc32c == crc32c) return footer;
     return seals.Damaged(
-        kernel.from_slot, 0,
-        absl::StrCat("version ", kernel.from.value(), " as written last expected, version ",
+        slot, 0,
+        absl::StrCat("version ", expected.value(), " as written last expected, version ",
                      footer.version.value(), " found"));
   }
-  EPS_ASSIGN_OR_RETURN(std::shared_ptr<const EncodedChunk> gradient,
-                       OpenGradient(kernel, chunk,
-                                    memory.subspan(static_cast<size_t>(area.bytes()),
-                                                   static_cast<size_t>(kernel.gradient_bytes))));
+};
+
+absl::StatusOr<ChunkKernels::Found> ChunkKernels::Find(const ChunkInMemory& chunk,
+                                                       absl::Span<const uint8_t> memory) const {
+  const uint32_t id = chunk.chunk.value();
+  if (id >= chunks_.chunks().size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("kernel for chunk ", id, ": the job has ", chunks_.chunks().size()));
+  }
+  Found found = {&chunks_.chunk(chunk.chunk),
+                 ExtentSeals(ExtentLayout(chunks_, {chunk.chunk}, compute_->arrays(),
+                                          /*residual_bytes=*/0, spec_.training.parts),
+                             chunk.nonce, {kHere}),
+                 {}};
+  const uint64_t bytes = found.area().bytes();
+  if (bytes > memory.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("kernel for chunk ", id, ": ", bytes,
+                                                   " bytes do not fit into ", memory.size()));
+  }
+  found.after = memory.subspan(static_cast<size_t>(bytes));
+  return found;
+}
+
+absl::StatusOr<std::string> ChunkKernels::Run(absl::string_view kernel,
+                                              absl::Span<uint8_t> memory) const {
+  EPS_ASSIGN_OR_RETURN(const Kernel decoded, DecodeKernel(kernel));
+  return std::visit(
+      [&](const auto& k) -> absl::StatusOr<std::string> {
+        EPS_ASSIGN_OR_RETURN(const auto result, Run(k, memory));
+        return Encode(result);
+      },
+      decoded);
+}
+
+absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
+                                                     absl::Span<uint8_t> memory) const {
+  EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.from, memory));
+  if (kernel.gradient_bytes > found.after.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("update of chunk ", kernel.from.chunk.value(), ": a gradient of ",
+                     kernel.gradient_bytes, " bytes does not fit into ", found.after.size()));
+  }
+  EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
+                       found.Check(kernel.from.slot, ExtentSeals::Part::kAll, kernel.from_version,
+                                   kernel.from_crc32c, memory.data()));
+  EPS_ASSIGN_OR_RETURN(
+      std::shared_ptr<const EncodedChunk> gradient,
+      OpenGradient(kernel, *found.chunk,
+                   found.after.subspan(0, static_cast<size_t>(kernel.gradient_bytes))));
   UpdateRequest request;
-  request.chunk = kernel.chunk;
-  request.from = kernel.from;
+  request.chunk = kernel.from.chunk;
+  request.from = kernel.from_version;
   request.to = kernel.to;
   request.reduced = std::make_shared<GradientInMemory>(std::move(gradient));
   request.parts = spec_.training.parts;
   request.step = kernel.step;
   request.norm_scale = kernel.norm_scale;
-  EPS_RETURN_IF_ERROR(ChunkCompute::CheckUpdate(chunk, footer.version, request));
-  EPS_ASSIGN_OR_RETURN(const UpdateResult result,
-                       compute_->Update(chunk, request,
-                                        ChunkArrays{reinterpret_cast<float*>(memory.data()),
-                                                    area.stride_bytes / sizeof(float), nullptr}));
+  EPS_RETURN_IF_ERROR(ChunkCompute::CheckUpdate(*found.chunk, footer.version, request));
+  EPS_ASSIGN_OR_RETURN(
+      const UpdateResult result,
+      compute_->Update(*found.chunk, request,
+                       ChunkArrays{reinterpret_cast<float*>(memory.data()),
+                                   found.area().stride_bytes / sizeof(float), nullptr}));
   return UpdateKernelResult{
       result.sum_squares,
-      seals.Seal(kernel.to_slot, 0, kernel.to, kernel.term, memory.data()).crc32c};
+      found.seals.Seal(kernel.to_slot, 0, kernel.to, kernel.term, memory.data()).crc32c};
+}
+
+absl::StatusOr<ExtentFooter> ChunkKernels::Run(const CheckKernel& kernel,
+                                               absl::Span<uint8_t> memory) const {
+  EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.chunk, memory));
+  return found.seals.Check(kernel.chunk.slot, 0, ExtentSeals::Part::kAll, memory.data());
+}
+
+absl::StatusOr<EncodeKernelResult> ChunkKernels::Run(const EncodeKernel& kernel,
+                                                     absl::Span<uint8_t> memory) const {
+  EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.from, memory));
+  if (kernel.check) {
+    EPS_RETURN_IF_ERROR(found
+                            .Check(kernel.from.slot, ExtentSeals::Part::kWeights, kernel.version,
+                                   kernel.from_crc32c, memory.data())
+                            .status());
+  }
+  EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(kernel.codec));
+  const Bytes encoded =
+      compute_->Read(*found.chunk, kernel.version, *codec, kernel.axis,
+                     ChunkArrays{reinterpret_cast<float*>(memory.data()),
+                                 found.area().stride_bytes / sizeof(float), nullptr});
+  if (encoded.size() > found.after.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("weights of chunk ", kernel.from.chunk.value(),
+                                                   " in ", kernel.codec, ": ", encoded.size(),
+                                                   " bytes do not fit into ", found.after.size()));
+  }
+  uint8_t* const out = memory.data() + found.area().bytes();
+  std::copy(encoded.data(), encoded.data() + encoded.size(), out);
+  return EncodeKernelResult{encoded.size(), CrcOf(out, encoded.size())};
 }
 
 }  // namespace eps::csd

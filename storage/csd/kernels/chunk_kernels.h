@@ -13,27 +13,34 @@
 #include "base/memory_account.h"
 #include "optimizer/chunk_compute.h"
 #include "storage/csd/kernel_runner.h"
-#include "storage/csd/kernels/update_kernel.h"
+#include "storage/csd/kernels/kernel_records.h"
 
 namespace eps::csd {
 
-// Updates the chunks of one job with the code of every other backend (optimizer/chunk_compute.h),
-// so that a device gives the bits of the host. Immutable, thread-safe.
+// Updates, checks and encodes the chunks of one job with the code of every other backend
+// (optimizer/chunk_compute.h), so that a device gives the bits of the host. Immutable, thread-safe.
 class ChunkKernels final : public KernelRunner {
  public:
   // `account` (for scratch) must outlive the kernels. Unimplemented for an unknown optimizer.
   static absl::StatusOr<std::unique_ptr<KernelRunner>> New(JobSpec spec, MemoryAccount* account);
 
-  // Checks chunk and gradient, updates, and seals. InvalidArgument if the job has no such chunk or
-  // the memory is too small.
+  // InvalidArgument if the job has no such chunk or the memory is too small.
   absl::StatusOr<std::string> Run(absl::string_view kernel,
                                   absl::Span<uint8_t> memory) const override;
 
  private:
   explicit ChunkKernels(JobSpec spec) : spec_(std::move(spec)), chunks_(ChunkMap::Build(spec_)) {}
 
-  absl::StatusOr<UpdateKernelResult> Update(const UpdateKernel& kernel,
-                                            absl::Span<uint8_t> memory) const;
+  // The chunk in the memory.
+  struct Found;
+  absl::StatusOr<Found> Find(const ChunkInMemory& chunk, absl::Span<const uint8_t> memory) const;
+
+  // Checks chunk and gradient, updates, and seals.
+  absl::StatusOr<UpdateKernelResult> Run(const UpdateKernel& kernel,
+                                         absl::Span<uint8_t> memory) const;
+  absl::StatusOr<ExtentFooter> Run(const CheckKernel& kernel, absl::Span<uint8_t> memory) const;
+  absl::StatusOr<EncodeKernelResult> Run(const EncodeKernel& kernel,
+                                         absl::Span<uint8_t> memory) const;
 
   const JobSpec spec_;
   const ChunkMap chunks_;

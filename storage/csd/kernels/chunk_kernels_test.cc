@@ -9,10 +9,13 @@
 #include "base/checksum.h"
 #include "base/memory_account.h"
 #include "base/testing/test_specs.h"
+#include "compression/codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "storage/csd/kernels/update_kernel.h"
+#include "optimizer/chunk_compute.h"
+#include "storage/csd/kernels/kernel_records.h"
 #include "storage/cuts/extents/extent_seals.h"
+#include "storage/disk/disk.h"
 #include "storage/disk/state_arena.h"
 
 namespace eps::csd {
@@ -29,11 +32,9 @@ class ChunkKernelsTest : public testing::Test {
   ChunkKernelsTest() {
     Seal(Version(4));
     for (uint64_t i = 0; i < chunk_.elements; ++i) gradient()[i] = static_cast<float>(i % 7) - 3;
-    kernel_.chunk = chunk_.id;
-    kernel_.nonce = kNonce;
-    kernel_.from_slot = 1;
+    kernel_.from = {chunk_.id, kNonce, 1};
     kernel_.from_crc32c = footer_.crc32c;
-    kernel_.from = Version(4);
+    kernel_.from_version = Version(4);
     kernel_.to_slot = 0;
     kernel_.to = Version(5);
     kernel_.term = Term(3);
@@ -50,7 +51,7 @@ class ChunkKernelsTest : public testing::Test {
   float* gradient() const { return floats() + area().bytes() / sizeof(float); }
   absl::Span<uint8_t> memory() const {
     return absl::MakeSpan(reinterpret_cast<uint8_t*>(floats()),
-                          area().bytes() + kernel_.gradient_bytes);
+                          area().bytes() + kernel_.gradient_bytes + kDiskBlock);
   }
   void Seal(Version version) {
     for (size_t array = 0; array < area().arrays; ++array) {
@@ -60,7 +61,19 @@ class ChunkKernelsTest : public testing::Test {
     }
     footer_ = seals_.Seal(1, 0, version, Term(2), reinterpret_cast<uint8_t*>(floats()));
   }
-  absl::StatusOr<std::string> Run() { return kernels_->Run(Encode(kernel_), memory()); }
+  absl::StatusOr<std::string> Run(const Kernel& kernel) const {
+    return kernels_->Run(Encode(kernel), memory());
+  }
+  absl::StatusOr<std::string> Run() const { return Run(kernel_); }
+  EncodeKernel EncodeIn(const std::string& codec) const {
+    EncodeKernel kernel;
+    kernel.from = kernel_.from;
+    kernel.check = true;
+    kernel.from_crc32c = footer_.crc32c;
+    kernel.version = Version(4);
+    kernel.codec = codec;
+    return kernel;
+  }
 
   const JobSpec spec_ = TinySyntheticSpec();
   const ChunkMap chunks_ = ChunkMap::Build(spec_);
@@ -68,7 +81,7 @@ class ChunkKernelsTest : public testing::Test {
   const ExtentSeals seals_{
       ExtentLayout(chunks_, {ChunkId(1)}, 3, 0, spec_.training.parts), kNonce, {"/here"}};
   const std::unique_ptr<StateArena> arena_ =
-      *StateArena::New(area().bytes() + chunk_.elements * sizeof(float));
+      *StateArena::New(area().bytes() + chunk_.elements * sizeof(float) + kDiskBlock);
   MemoryAccount account_;
   const std::unique_ptr<KernelRunner> kernels_ = *ChunkKernels::New(spec_, &account_);
   ExtentFooter footer_;
@@ -91,7 +104,7 @@ TEST_F(ChunkKernelsTest, DamageAnywhereIsRefused) {
   const uint64_t crc_bytes = area().bytes() - sizeof(uint32_t);
   for (const uint64_t at :
        {uint64_t{0}, area().stride_bytes + 5, area().data_bytes - 1, area().data_bytes + 9,
-        crc_bytes, area().bytes(), uint64_t{memory().size() - 1}}) {
+        crc_bytes, area().bytes(), area().bytes() + kernel_.gradient_bytes - 1}) {
     memory()[at] = static_cast<uint8_t>(memory()[at] ^ 4);
     const absl::Status status = Run().status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << "byte " << at << ": " << status;
@@ -106,22 +119,65 @@ TEST_F(ChunkKernelsTest, OtherContentThanExpectedIsRefused) {
   EXPECT_EQ(stale.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(stale.message(), HasSubstr("version 4 as written last expected, version 3 found"));
   Seal(Version(4));
-  kernel_.from_slot = 0;
+  kernel_.from.slot = 0;
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
-  kernel_.from_slot = 1;
-  kernel_.nonce = kNonce + 1;
+  kernel_.from.slot = 1;
+  kernel_.from.nonce = kNonce + 1;
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kDataLoss);
 }
 
+TEST_F(ChunkKernelsTest, CheckReturnsTheFooterOfWholeChunks) {
+  const absl::StatusOr<std::string> result = Run(CheckKernel{kernel_.from});
+  ASSERT_TRUE(result.ok()) << result.status();
+  const auto footer = DecodeCheckKernelResult(*result);
+  ASSERT_TRUE(footer.ok()) << footer.status();
+  EXPECT_EQ(footer->version, Version(4));
+  EXPECT_EQ(footer->term, Term(2));
+  EXPECT_EQ(footer->crc32c, footer_.crc32c);
+  memory()[2 * area().stride_bytes] = static_cast<uint8_t>(memory()[2 * area().stride_bytes] ^ 1);
+  EXPECT_EQ(Run(CheckKernel{kernel_.from}).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST_F(ChunkKernelsTest, EncodedWeightsFollowTheirChunk) {
+  const ChunkCompute compute = *ChunkCompute::New(spec_, &account_);
+  for (const std::string& codec : {"bf16", "fp32", "mx6"}) {
+    const absl::StatusOr<std::string> result = Run(EncodeIn(codec));
+    ASSERT_TRUE(result.ok()) << codec << ": " << result.status();
+    const EncodeKernelResult encoded = *DecodeEncodeKernelResult(*result);
+    const Bytes expected = compute.Read(chunk_, Version(4), **FindCodec(codec), Axis::kRow,
+                                        {floats(), area().stride_bytes / sizeof(float), nullptr});
+    const absl::string_view found(reinterpret_cast<const char*>(gradient()), encoded.bytes);
+    EXPECT_EQ(found, expected.view()) << codec;
+    EXPECT_EQ(encoded.crc32c, Crc32c(found));
+  }
+}
+
+TEST_F(ChunkKernelsTest, EncodeChecksWeightsIfAsked) {
+  EncodeKernel kernel = EncodeIn("bf16");
+  kernel.from_crc32c ^= 1;
+  const absl::Status stale = Run(kernel).status();
+  EXPECT_EQ(stale.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(stale.message(), HasSubstr("as written last expected"));
+  kernel = EncodeIn("bf16");
+  // Nobody reads the moments.
+  memory()[area().stride_bytes] = static_cast<uint8_t>(memory()[area().stride_bytes] ^ 1);
+  EXPECT_TRUE(Run(kernel).ok());
+  memory()[0] = static_cast<uint8_t>(memory()[0] ^ 1);
+  EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kDataLoss);
+  kernel.check = false;
+  EXPECT_TRUE(Run(kernel).ok());
+  const auto small = kernels_->Run(Encode(Kernel(kernel)), memory().subspan(0, area().bytes() + 9));
+  EXPECT_EQ(small.status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
-  kernel_.chunk = ChunkId(static_cast<uint32_t>(chunks_.chunks().size()));
+  kernel_.from.chunk = ChunkId(static_cast<uint32_t>(chunks_.chunks().size()));
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kInvalidArgument);
-  kernel_.chunk = chunk_.id;
-  for (const uint64_t bytes : {kernel_.gradient_bytes + 1, ~uint64_t{0}}) {
+  kernel_.from.chunk = chunk_.id;
+  for (const uint64_t bytes : {kernel_.gradient_bytes + kDiskBlock + 1, ~uint64_t{0}}) {
     UpdateKernel kernel = kernel_;
     kernel.gradient_bytes = bytes;
-    EXPECT_EQ(kernels_->Run(Encode(kernel), memory()).status().code(),
-              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kInvalidArgument);
   }
   kernel_.to = Version(6);
   EXPECT_EQ(Run().status().code(), absl::StatusCode::kInvalidArgument);
@@ -131,14 +187,20 @@ TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
 }
 
 TEST_F(ChunkKernelsTest, FlippedBitsOfKernelsAreRefused) {
-  const std::string kernel = Encode(kernel_);
-  for (size_t bit = 0; bit < 8 * kernel.size(); ++bit) {
-    std::string damaged = kernel;
-    damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
-    EXPECT_FALSE(DecodeUpdateKernel(damaged).ok()) << "bit " << bit;
+  for (const Kernel& each :
+       {Kernel(kernel_), Kernel(CheckKernel{kernel_.from}), Kernel(EncodeIn("bf16"))}) {
+    const std::string kernel = Encode(each);
+    EXPECT_EQ(DecodeKernel(kernel)->index(), each.index());
+    for (size_t bit = 0; bit < 8 * kernel.size(); ++bit) {
+      std::string damaged = kernel;
+      damaged[bit / 8] = static_cast<char>(damaged[bit / 8] ^ (1 << (bit % 8)));
+      EXPECT_FALSE(DecodeKernel(damaged).ok()) << "bit " << bit;
+    }
   }
-  EXPECT_FALSE(DecodeUpdateKernel("").ok());
+  EXPECT_FALSE(DecodeKernel("").ok());
   EXPECT_FALSE(DecodeUpdateKernelResult("").ok());
+  EXPECT_FALSE(DecodeCheckKernelResult("").ok());
+  EXPECT_FALSE(DecodeEncodeKernelResult("").ok());
 }
 
 }  // namespace

@@ -32,6 +32,7 @@ struct RigOptions {
   uint64_t media_bytes = uint64_t{16} << 20;
   uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives
   int sets = 3;             // chunks that a device updates at the same time
+  bool encodes_weights = true;
   bool gradients_on_disk = true;
 };
 

@@ -1,0 +1,14 @@
+#ifndef EPS_STORAGE_BACKENDS_NEAR_DEVICE_USE_H_
+#define EPS_STORAGE_BACKENDS_NEAR_DEVICE_USE_H_
+
+namespace eps {
+
+// How a backend uses its storage devices. Plain value.
+struct DeviceUse {
+  int sets = 3;                 // chunks that a device updates at the same time
+  bool encodes_weights = true;  // whether devices encode weights; otherwise they come up in FP32
+};
+
+}  // namespace eps
+
+#endif  // EPS_STORAGE_BACKENDS_NEAR_DEVICE_USE_H_

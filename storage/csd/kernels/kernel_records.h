@@ -1,0 +1,91 @@
+#ifndef EPS_STORAGE_CSD_KERNELS_KERNEL_RECORDS_H_
+#define EPS_STORAGE_CSD_KERNELS_KERNEL_RECORDS_H_
+
+// What a device computes over the chunk in its memory, as its host asks for it.
+//
+// A kernel and its result are records (storage/records/sealed_record.h). A kernel begins with u32
+// kind: 0 update, 1 check, 2 encode. Then come the fields of its struct below in their order:
+// chunk, slot and CRC32C as u32, version, term, nonce, bytes and update as u64, a float or double
+// as f64, a flag and an axis as u32, and a name as u32 length and text. All are little-endian.
+
+#include <cstdint>
+#include <string>
+#include <variant>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/ids.h"
+#include "base/job/layout.h"
+#include "optimizer/update_rule.h"
+#include "storage/cuts/extents/extent_seals.h"
+
+namespace eps::csd {
+
+// The chunk that lies at the begin of the memory, as in a slot
+// (storage/cuts/extents/extent_seals.h).
+struct ChunkInMemory {
+  ChunkId chunk;
+  uint64_t nonce = 0;  // of the extents
+  uint32_t slot = 0;   // that it was read from
+};
+
+// Updates the chunk with the gradient after it, and seals it for another slot. Plain value.
+struct UpdateKernel {
+  ChunkInMemory from;
+  uint32_t from_crc32c = 0;  // of the footer
+  Version from_version;
+  // The slot, version and term of what the kernel leaves in the memory.
+  uint32_t to_slot = 0;
+  Version to;
+  Term term;
+  StepScalars step;
+  float norm_scale = 1;
+  std::string gradient_codec;
+  uint64_t gradient_bytes = 0;
+  uint32_t gradient_crc32c = 0;
+};
+
+// The result of an UpdateKernel. Plain value.
+struct UpdateKernelResult {
+  double sum_squares = 0;  // as in UpdateResult
+  uint32_t crc32c = 0;     // of the new footer
+};
+
+// Checks the whole chunk. The result is its footer. Plain value.
+struct CheckKernel {
+  ChunkInMemory chunk;
+};
+
+// Encodes the weights of the chunk, which needs no other array, and leaves them after the chunk's
+// area. Plain value.
+struct EncodeKernel {
+  ChunkInMemory from;
+  // Whether the weights are checked, and the CRC32C of their footer. False after an update.
+  bool check = false;
+  uint32_t from_crc32c = 0;
+  Version version;
+  std::string codec;
+  Axis axis = Axis::kRow;
+};
+
+// The result of an EncodeKernel. Plain value.
+struct EncodeKernelResult {
+  uint64_t bytes = 0;
+  uint32_t crc32c = 0;  // of these bytes
+};
+
+using Kernel = std::variant<UpdateKernel, CheckKernel, EncodeKernel>;
+
+std::string Encode(const Kernel& kernel);
+std::string Encode(const UpdateKernelResult& result);
+std::string Encode(const ExtentFooter& result);
+std::string Encode(const EncodeKernelResult& result);
+// DataLoss for anything but what Encode returns.
+absl::StatusOr<Kernel> DecodeKernel(absl::string_view record);
+absl::StatusOr<UpdateKernelResult> DecodeUpdateKernelResult(absl::string_view record);
+absl::StatusOr<ExtentFooter> DecodeCheckKernelResult(absl::string_view record);
+absl::StatusOr<EncodeKernelResult> DecodeEncodeKernelResult(absl::string_view record);
+
+}  // namespace eps::csd
+
+#endif  // EPS_STORAGE_CSD_KERNELS_KERNEL_RECORDS_H_
