@@ -204,6 +204,41 @@ INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest,
                                                std::get<1>(info.param) ? "Encoded" : "Fp32");
                          });
 
+// A scrub reads every byte of the chunks into the memory of the devices, and none to the host.
+TEST(CsdTierScrubTest, ChecksStayInsideDevices) {
+  const JobSpec spec = InMode(Mode::kEager, TinySyntheticSpec());
+  RigOptions options;
+  options.dram_bytes = kDramBytes;
+  const DeviceRig rig(spec, options);
+  ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
+  ASSERT_TRUE(shard.status().ok()) << shard.status();
+  shard.InitializeAll();
+  std::vector<ChunkId> owned;
+  for (const Chunk& chunk : shard.chunks().chunks()) owned.push_back(chunk.id);
+  const ExtentLayout layout(shard.chunks(), owned, /*arrays=*/3, 0, spec.training.parts);
+  uint64_t expected = 0;
+  for (const ExtentLayout::Area& area : layout.areas()) expected += area.bytes();
+  CutRequest cut;
+  cut.border.id = {Step(1), Term(1)};
+  ASSERT_TRUE(shard.Await(PromiseRequest{Term(1)}).status.ok());
+  ASSERT_TRUE(shard.Await(cut).status.ok());
+  const LinkBytes before = rig.link_bytes();
+  bool ends_pass = false;
+  for (size_t reads = 0; reads <= owned.size() && !ends_pass; ++reads) {
+    const BackendDone done = shard.Await(ScrubRequest{});
+    ASSERT_TRUE(done.status.ok()) << done.status;
+    const auto& result = std::get<ScrubResult>(done.value);
+    EXPECT_TRUE(result.damage.ok()) << result.damage;
+    ends_pass = result.ends_pass;
+  }
+  EXPECT_TRUE(ends_pass);
+  const LinkBytes scrub = rig.link_bytes().Since(before);
+  EXPECT_EQ(scrub.of(Link::kInternal, Direction::kRead, Purpose::kCheck), expected);
+  EXPECT_EQ(scrub.of(Link::kInternal, Direction::kRead), expected);
+  EXPECT_EQ(scrub.of(Link::kHost, Direction::kRead), 0u);
+  EXPECT_EQ(scrub.of(Link::kHost, Direction::kWritten), 0u);
+}
+
 // A failure names its cause, and nothing begins after it.
 class CsdTierFailureTest : public testing::Test {
  protected:
@@ -217,6 +252,19 @@ class CsdTierFailureTest : public testing::Test {
         BackendUnderTest{"Devices", &DeviceRig::NewBackendOfLast}, spec_, 1);
     ASSERT_TRUE(shard_->status().ok()) << shard_->status();
     shard_->InitializeAll();
+  }
+  // Flips a bit of the first chunk, which is in one of the two slots, one block after the begin of
+  // the file.
+  void Damage() {
+    const std::unique_ptr<StateArena> memory = *StateArena::New(kDiskBlock);
+    const absl::Span<uint8_t> block(reinterpret_cast<uint8_t*>(memory->floats()), kDiskBlock);
+    for (const char* slot : {"/csd-0/job/slot-0.eps", "/csd-0/job/slot-1.eps"}) {
+      const auto file = rig_->disk()->Open(slot);
+      ASSERT_TRUE(file.ok()) << file.status();
+      ASSERT_TRUE(ReadBlocking(file->get(), kDiskBlock, block).ok());
+      block[100] = static_cast<uint8_t>(block[100] ^ 1);
+      ASSERT_TRUE(WriteBlocking(file->get(), kDiskBlock, block).ok());
+    }
   }
   const Chunk& chunk() const { return shard_->chunks().chunks().front(); }
   absl::Status Update() {
@@ -232,22 +280,24 @@ class CsdTierFailureTest : public testing::Test {
 
 TEST_F(CsdTierFailureTest, DamagedMediumNamesFileAndOffset) {
   Open(/*processes=*/false);
-  // The first chunk is in one of the two slots, one block after the begin of the file.
-  const std::unique_ptr<StateArena> memory = *StateArena::New(kDiskBlock);
-  const absl::Span<uint8_t> block(reinterpret_cast<uint8_t*>(memory->floats()), kDiskBlock);
-  for (const char* slot : {"/csd-0/job/slot-0.eps", "/csd-0/job/slot-1.eps"}) {
-    const auto file = rig_->disk()->Open(slot);
-    ASSERT_TRUE(file.ok()) << file.status();
-    ASSERT_TRUE(ReadBlocking(file->get(), kDiskBlock, block).ok());
-    block[100] = static_cast<uint8_t>(block[100] ^ 1);
-    ASSERT_TRUE(WriteBlocking(file->get(), kDiskBlock, block).ok());
-  }
+  Damage();
   const absl::Status status = Update();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("/csd-0/job/slot-"));
   EXPECT_THAT(status.message(), HasSubstr("chunk 0: "));
   EXPECT_THAT(status.message(), HasSubstr("bytes at offset 4096"));
   EXPECT_EQ(Update().code(), absl::StatusCode::kDataLoss);
+}
+
+// The device finds the damage when it encodes the weights for a fetch.
+TEST_F(CsdTierFailureTest, DamagedWeightsAreNotServed) {
+  Open(/*processes=*/false);
+  Damage();
+  const absl::Status status =
+      shard_->Await(ReadRequest{chunk().id, Version(0), *FindCodec("bf16"), Axis::kRow}).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
+  EXPECT_THAT(status.message(), HasSubstr("/csd-0/job/slot-"));
+  EXPECT_THAT(status.message(), HasSubstr("chunk 0: "));
 }
 
 TEST_F(CsdTierFailureTest, KilledDeviceEndsTheBackend) {

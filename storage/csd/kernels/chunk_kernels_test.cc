@@ -140,7 +140,7 @@ TEST_F(ChunkKernelsTest, CheckReturnsTheFooterOfWholeChunks) {
 
 TEST_F(ChunkKernelsTest, EncodedWeightsFollowTheirChunk) {
   const ChunkCompute compute = *ChunkCompute::New(spec_, &account_);
-  for (const std::string& codec : {"bf16", "fp32", "mx6"}) {
+  for (const char* const codec : {"bf16", "fp32", "mx6"}) {
     const absl::StatusOr<std::string> result = Run(EncodeIn(codec));
     ASSERT_TRUE(result.ok()) << codec << ": " << result.status();
     const EncodeKernelResult encoded = *DecodeEncodeKernelResult(*result);
