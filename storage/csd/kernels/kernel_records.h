@@ -1,7 +1,7 @@
 #ifndef EPS_STORAGE_CSD_KERNELS_KERNEL_RECORDS_H_
 #define EPS_STORAGE_CSD_KERNELS_KERNEL_RECORDS_H_
 
-// What a device computes over the chunk in its memory, as its host asks for it.
+// The computations of a device over the chunk in its memory, as its host asks for them.
 //
 // A kernel and its result are records (storage/records/sealed_record.h). A kernel begins with u32
 // kind: 0 update, 1 check, 2 encode. Then come the fields of its struct below in their order:
