@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <future>
 #include <string>
 
@@ -115,6 +116,15 @@ TEST_F(DeviceProcessTest, KilledDeviceFailsEveryOperation) {
   EXPECT_EQ(lost, 1);
   EXPECT_EQ(device_->link_bytes().of(Link::kMedia, Direction::kWritten), kManySlices)
       << "the last report of the device";
+}
+
+// A terminal sends Ctrl-C to the device, too, and its host may still need it.
+TEST_F(DeviceProcessTest, OnlyItsHostEndsTheDevice) {
+  Start();
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    ASSERT_EQ(kill(device_->pid(), signal), 0);
+    EXPECT_TRUE(Sync().ok()) << strsignal(signal);
+  }
 }
 
 TEST_F(DeviceProcessTest, DeviceIsKilledAtTheDeadline) {
