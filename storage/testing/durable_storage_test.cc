@@ -245,7 +245,7 @@ TEST_F(DeviceStorageTest, RefusesJobsOfAnotherKind) {
   in_devices_.devices.count = 2;
   fs::remove(MediumOf(1));
   EXPECT_THAT(std::string(Create().message()), HasSubstr(MediumOf(1)));
-  EXPECT_FALSE(fs::exists(MediumOf(1))) << "a lost medium is never made anew";
+  EXPECT_FALSE(fs::exists(MediumOf(1))) << "a lost medium is never created again";
 }
 
 TEST_F(DeviceStorageTest, RefusesJobsThatLieInNoDevice) {
