@@ -112,9 +112,10 @@ std::vector<std::string> DurableStorage::Directories() const {
 absl::Status DurableStorage::FindDeviceFolders() {
   EPS_ASSIGN_OR_RETURN(const std::vector<std::string> names, disk_->List(options_.path));
   const std::set<std::string> found(names.begin(), names.end());
-  device_folders_.clear();
-  while (found.count(absl::StrCat("csd-", device_folders_.size())) > 0) {
-    device_folders_.push_back(DeviceFolder(options_.path, device_folders_.size()));
+  for (size_t i = 0; found.count(absl::StrCat("csd-", i)) > 0; ++i) {
+    const std::string folder = DeviceFolder(options_.path, i);
+    const auto named = std::find(options_.drives.begin(), options_.drives.end(), folder);
+    if (named == options_.drives.end()) device_folders_.push_back(folder);
   }
   return absl::OkStatus();
 }
@@ -276,7 +277,7 @@ absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
   CutPlace place;
   place.disk = disk_.get();
   place.folders = SlotFolders(job.id, job.placement.drives);
-  if (disk_->Open(JobDevices::MediumIn(place.folders.front())).ok()) {
+  if (!place.folders.empty() && disk_->Open(JobDevices::MediumIn(place.folders.front())).ok()) {
     EPS_ASSIGN_OR_RETURN(const auto devices,
                          JobDevices::OpenForReading(disk_.get(), place.folders));
     place.disk = devices->disk();
@@ -333,6 +334,8 @@ absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& c
   options->drive_folders = devices->slot_folders();
   options->device_use = options_.devices.use;
   MutexLock lock(&mu_);
+  const auto ended = [](const std::weak_ptr<JobDevices>& old) { return old.expired(); };
+  devices_.erase(std::remove_if(devices_.begin(), devices_.end(), ended), devices_.end());
   devices_.push_back(devices);
   return absl::OkStatus();
 }

@@ -133,7 +133,7 @@ class DurableStorage {
   static constexpr char kCsd[] = "csd";
 
   explicit DurableStorage(StorageOptions options) : options_(std::move(options)) {}
-  // Looks for folders of devices in storage.path.
+  // Looks for folders of devices in storage.path. Call it once.
   absl::Status FindDeviceFolders();
   // Returns on how many drives new jobs are; 0 if they are in storage.path.
   uint32_t DrivesOfJobs() const;

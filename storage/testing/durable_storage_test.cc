@@ -248,6 +248,27 @@ TEST_F(DeviceStorageTest, RefusesJobsOfAnotherKind) {
   EXPECT_FALSE(fs::exists(MediumOf(1))) << "a lost medium is never created again";
 }
 
+TEST_F(DeviceStorageTest, NamesFoldersThatAreGone) {
+  ASSERT_TRUE(Create().ok());
+  for (const int device : {0, 1}) fs::remove_all(absl::StrCat(root_, "/csd-", device));
+  const auto reading = DurableStorage::OpenForReading(root_);
+  ASSERT_TRUE(reading.ok()) << reading.status();
+  const CatalogueJob job = *(*reading)->catalogue().FindJob(spec_.id());
+  const ChunkMap chunks = ChunkMap::Build(spec_);
+  const absl::Status opened =
+      (*reading)
+          ->OpenCut(spec_, chunks, {chunks.chunks().front().id}, 0, job, SampleCut(1, 1))
+          .status();
+  EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition) << opened;
+}
+
+TEST_F(DeviceStorageTest, DrivesMayBeFoldersOfStoragePath) {
+  in_devices_.drives = {root_ + "/csd-0", root_ + "/csd-1"};
+  const absl::Status created = Create();
+  EXPECT_TRUE(created.ok()) << created;
+  EXPECT_TRUE(fs::exists(MediumOf(1)));
+}
+
 TEST_F(DeviceStorageTest, RefusesJobsThatLieInNoDevice) {
   ASSERT_TRUE(DurableStorageTest::Create(spec_).ok());
   const absl::Status refused = Create();
