@@ -34,6 +34,18 @@ using testing::AllOf;
 using testing::HasSubstr;
 namespace fs = std::filesystem;
 
+// Returns the bytes of a job's folders.
+uint64_t BytesOf(const DurableStorage& storage, JobId job) {
+  const auto folders = storage.JobFolders();
+  EXPECT_TRUE(folders.ok()) << folders.status();
+  uint64_t bytes = 0;
+  if (!folders.ok()) return bytes;
+  for (const JobFolder& folder : *folders) {
+    if (folder.job == job) bytes += folder.bytes;
+  }
+  return bytes;
+}
+
 // A folder with a job that has a cut.
 class DurableStorageTest : public testing::Test {
  protected:
@@ -159,13 +171,7 @@ TEST_F(DurableStorageTest, DrivesHoldTheSlotsOfJobs) {
   EXPECT_FALSE(fs::exists(root_ + name + "/slot-1.eps"));
   const auto reading = DurableStorage::OpenForReading(root_);
   ASSERT_TRUE(reading.ok()) << reading.status();
-  const auto folders = (*reading)->JobFolders();
-  ASSERT_TRUE(folders.ok()) << folders.status();
-  uint64_t bytes = 0;
-  for (const JobFolder& folder : *folders) {
-    if (folder.job == spec.id()) bytes += folder.bytes;
-  }
-  EXPECT_GE(bytes, 2 * 12 * chunks.chunks().front().elements);
+  EXPECT_GE(BytesOf(**reading, spec.id()), 2 * 12 * chunks.chunks().front().elements);
   ASSERT_TRUE((*reading)->RemoveJob(spec.id()).ok());
   for (const std::string& drive : drives) EXPECT_FALSE(fs::exists(drive + name)) << drive;
 }
@@ -205,13 +211,8 @@ TEST_F(DeviceStorageTest, MediaAreFilesOfTheirJob) {
   ASSERT_TRUE(Create().ok()) << "a known job";
   const auto reading = DurableStorage::OpenForReading(root_);
   ASSERT_TRUE(reading.ok()) << reading.status();
-  const auto folders = (*reading)->JobFolders();
-  ASSERT_TRUE(folders.ok()) << folders.status();
-  uint64_t bytes = 0;
-  for (const JobFolder& folder : *folders) {
-    if (folder.job == spec_.id()) bytes += folder.bytes;
-  }
-  EXPECT_EQ(bytes, fs::file_size(MediumOf(0)) + fs::file_size(MediumOf(1)));
+  EXPECT_EQ(BytesOf(**reading, spec_.id()),
+            fs::file_size(MediumOf(0)) + fs::file_size(MediumOf(1)));
   ASSERT_TRUE((*reading)->RemoveJob(spec_.id()).ok());
   for (const int device : {0, 1}) EXPECT_FALSE(fs::exists(MediumOf(device)));
 }

@@ -146,6 +146,12 @@ class NearStorageTest(unittest.TestCase):
             with open(path, "rb") as f:
                 contents.append(f.read())
         self.assertEqual(*contents)
+        resharded = os.path.join(TMP, "resharded")
+        self.eps("checkpoint", "reshard", self.state, "--servers=1", "--out=" + resharded)
+        self.eps("state", "verify", resharded)
+        config, = glob.glob(os.path.join(resharded, "job-*.yaml"))
+        with open(config, encoding="utf-8") as f:
+            self.assertRegex(f.read(), r"(?m)^  kind: nvme$")
         # The folders may move, like those of other kinds.
         moved = self.state + "-moved"
         os.rename(self.state, moved)

@@ -168,15 +168,8 @@ void CsdTier::Compute(const Update& run, const absl::Status& loaded) {
   run->encode = op.update->encode;
   run->op->DropInputs();
   run->computing = Clock::now();
-  in_flight_->Begin();
-  run->device()->Run(
-      csd::Encode(csd::Kernel(*kernel)), run->in.set, run->in.sets->bytes(),
-      [this, run](absl::StatusOr<std::string> answer) {
-        in_flight_->executor(Lane::kUpdate)->Post([this, run, answer = std::move(answer)] {
-          Store(run, answer);
-        });
-        in_flight_->End();
-      });
+  reads_.Run(run->in, *kernel, Lane::kUpdate,
+             [this, run](const absl::StatusOr<std::string>& answer) { Store(run, answer); });
 }
 
 void CsdTier::Store(const Update& run, const absl::StatusOr<std::string>& answer) {

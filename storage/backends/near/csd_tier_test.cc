@@ -38,6 +38,13 @@ JobSpec InMode(Mode mode, JobSpec spec) {
   return spec;
 }
 
+// Returns the layout of a slot of a job with AdamW.
+ExtentLayout LayoutOf(const ShardUnderTest& shard) {
+  std::vector<ChunkId> owned;
+  for (const Chunk& chunk : shard.chunks().chunks()) owned.push_back(chunk.id);
+  return ExtentLayout(shard.chunks(), owned, /*arrays=*/3, 0, shard.spec().training.parts);
+}
+
 // Whether the devices are processes, whether reduced gradients lie on them, and the mode.
 using Way = std::tuple<bool, bool, Mode>;
 
@@ -160,9 +167,7 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
-  std::vector<ChunkId> owned;
-  for (const Chunk& chunk : shard.chunks().chunks()) owned.push_back(chunk.id);
-  const ExtentLayout layout(shard.chunks(), owned, /*arrays=*/3, 0, spec.training.parts);
+  const ExtentLayout layout = LayoutOf(shard);
   const Codec* const codec = *FindCodec("bf16");
   int compared = 0;
   for (const ExtentLayout::Area& area : layout.areas()) {
@@ -213,9 +218,7 @@ TEST(CsdTierScrubTest, ChecksStayInsideDevices) {
   ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
   shard.InitializeAll();
-  std::vector<ChunkId> owned;
-  for (const Chunk& chunk : shard.chunks().chunks()) owned.push_back(chunk.id);
-  const ExtentLayout layout(shard.chunks(), owned, /*arrays=*/3, 0, spec.training.parts);
+  const ExtentLayout layout = LayoutOf(shard);
   uint64_t expected = 0;
   for (const ExtentLayout::Area& area : layout.areas()) expected += area.bytes();
   CutRequest cut;
@@ -224,7 +227,7 @@ TEST(CsdTierScrubTest, ChecksStayInsideDevices) {
   ASSERT_TRUE(shard.Await(cut).status.ok());
   const LinkBytes before = rig.link_bytes();
   bool ends_pass = false;
-  for (size_t reads = 0; reads <= owned.size() && !ends_pass; ++reads) {
+  for (size_t reads = 0; reads <= layout.areas().size() && !ends_pass; ++reads) {
     const BackendDone done = shard.Await(ScrubRequest{});
     ASSERT_TRUE(done.status.ok()) << done.status;
     const auto& result = std::get<ScrubResult>(done.value);

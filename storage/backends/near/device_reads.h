@@ -58,12 +58,14 @@ class DeviceReads {
   // Encodes the weights of a chunk that an update left in its set, and brings them up.
   void Encode(const ChunkInSet& in, Version version, std::vector<UpdateRequest::Encode> encode,
               EncodedDone done);
-  // Passes the place of a chunk in a slot on to `use`, or returns the error.
+  // Returns the place of a chunk in a slot. NotFound.
   absl::StatusOr<Place> PlaceOf(uint32_t slot, uint32_t index) const;
   // Reads a chunk whose device calls it damaged once more on the host, whose error names file and
   // offset; passes on `status` if the host finds no damage.
   void NameDamage(uint32_t slot, uint32_t index, const absl::Status& status,
                   std::function<void(absl::Status)> done);
+  // Runs a kernel over the set and passes its answer on, in that lane.
+  void Run(const ChunkInSet& in, const csd::Kernel& kernel, Lane lane, Device::KernelDone done);
 
  private:
   struct Encoding;
@@ -73,8 +75,6 @@ class DeviceReads {
                const absl::StatusOr<std::string>& answer);
   // Brings the weights up in FP32, and encodes them on the host.
   void EncodeOnHost(const std::shared_ptr<Encoding>& encoding);
-  // Runs a kernel over the set and passes its answer on, in that lane.
-  void Run(const ChunkInSet& in, const csd::Kernel& kernel, Lane lane, Device::KernelDone done);
 
   const ChunkCompute* const compute_;
   SlotFiles* const files_;
