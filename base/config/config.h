@@ -131,6 +131,9 @@ struct QuantizationConfig : CodecSettings {
   TopkScope scope = TopkScope::kChunk;
 };
 
+enum class GradientsIn { kDram, kMedia };
+template <>
+inline constexpr std::array<const char*, 2> kNames<GradientsIn> = {"dram", "media"};
 enum class WeightsUp { kEncoded, kFp32 };
 template <>
 inline constexpr std::array<const char*, 2> kNames<WeightsUp> = {"encoded", "fp32"};
@@ -139,6 +142,7 @@ inline constexpr std::array<const char*, 2> kNames<WeightsUp> = {"encoded", "fp3
 struct DevicesConfig {
   uint32_t count = 0;                   // 0 means one on each drive, or one
   uint64_t dram = uint64_t{256} << 20;  // bytes, of each
+  GradientsIn gradients = GradientsIn::kDram;
   WeightsUp weights_up = WeightsUp::kEncoded;
   int sets = 3;  // chunks that a device updates at the same time
   int64_t command_timeout_ms = 30'000;

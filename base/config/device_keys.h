@@ -21,6 +21,10 @@ void DeviceKeys(V* v, DevicesConfig* d) {
   v->Key("storage.csd.sets", &d->sets, AnyValue(),
          "Chunks that a device loads, updates and stores at the same time; storage.csd.dram must "
          "have room for so many of the largest.");
+  v->Key("storage.csd.gradients", &d->gradients, AnyValue(),
+         "Where the reduced gradients of mode sealed wait for their update: in the memory of their "
+         "device (dram), or on its medium (media), as in Smart-Infinity. They also wait on the "
+         "medium if storage.csd.dram has no room for all of them.");
   v->Key("storage.csd.weights_up", &d->weights_up, AnyValue(),
          "How weights leave a device: in the codec that workers fetch (encoded), or in fp32, which "
          "its server encodes, as in Smart-Infinity.");

@@ -60,7 +60,8 @@ absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config) {
   EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
   devices.count = config.count;
   devices.dram_bytes = config.dram;
-  devices.use = {config.sets, config.weights_up == WeightsUp::kEncoded};
+  devices.use = {config.sets, config.gradients == GradientsIn::kDram,
+                 config.weights_up == WeightsUp::kEncoded};
   devices.command_timeout = std::chrono::milliseconds(config.command_timeout_ms);
   // Without its device this process is of no use. Its end is that of a killed server: whoever
   // restarts it returns to a cut.

@@ -333,6 +333,9 @@ absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& c
   options->disk = devices->disk();
   options->drive_folders = devices->slot_folders();
   options->device_use = options_.devices.use;
+  if (spec.training.mode != Mode::kSealed || !options->gradients_on_disk) {
+    options->device_use.gradients_in_memory = false;  // none wait there
+  }
   MutexLock lock(&mu_);
   const auto ended = [](const std::weak_ptr<JobDevices>& old) { return old.expired(); };
   devices_.erase(std::remove_if(devices_.begin(), devices_.end(), ended), devices_.end());

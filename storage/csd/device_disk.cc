@@ -1,6 +1,7 @@
 #include "storage/csd/device_disk.h"
 
 #include <cstring>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -21,11 +22,12 @@ constexpr uint32_t kFillDepth = 4;
 
 uint8_t* BytesOf(StateArena* memory) { return reinterpret_cast<uint8_t*>(memory->floats()); }
 
-// An area of a medium as a file.
+// An area of a medium, or of device memory, as a file.
 class DeviceFile final : public AsyncFile {
  public:
-  DeviceFile(Device* device, std::string path, const FileTable::File& area, Purpose purpose)
-      : device_(device), path_(std::move(path)), area_(area), purpose_(purpose) {}
+  DeviceFile(Device* device, std::string path, const FileTable::File& area, Purpose purpose,
+             Place::Where where = Place::Where::kMedia)
+      : device_(device), path_(std::move(path)), area_(area), purpose_(purpose), where_(where) {}
 
   void Read(uint64_t offset, absl::Span<uint8_t> into, Done done) override {
     if (Ends(offset, into.size())) return RefuseAt("read", offset, into.size(), std::move(done));
@@ -45,7 +47,7 @@ class DeviceFile final : public AsyncFile {
   bool Ends(uint64_t offset, uint64_t bytes) const {
     return offset > area_.bytes || bytes > area_.bytes - offset;
   }
-  Place PlaceOf(uint64_t offset) const { return {Place::Where::kMedia, area_.offset + offset}; }
+  Place PlaceOf(uint64_t offset) const { return {where_, area_.offset + offset}; }
   // Completes after a sync, because nothing else completes elsewhere than on the caller's stack.
   void RefuseAt(const char* operation, uint64_t offset, uint64_t bytes, Done done) {
     const absl::Status status =
@@ -58,6 +60,7 @@ class DeviceFile final : public AsyncFile {
   const std::string path_;
   const FileTable::File area_;
   const Purpose purpose_;
+  const Place::Where where_;
 };
 
 }  // namespace
@@ -89,6 +92,7 @@ class DeviceDisk::Volume {
   }
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& path) EPS_EXCLUDES(mu_);
   uint64_t FreeBytes() EPS_EXCLUDES(mu_);
+  absl::Status CreateInMemory(const std::string& path, uint64_t size) EPS_EXCLUDES(mu_);
   absl::StatusOr<Place> PlaceOf(const std::string& path) EPS_EXCLUDES(mu_);
   Device* device() const { return device_; }
 
@@ -124,6 +128,7 @@ class DeviceDisk::Volume {
   // Held while a table is written and a file is filled: both are rare, and no step waits for them.
   Mutex mu_;
   FileTable table_ EPS_GUARDED_BY(mu_);
+  std::map<std::string, FileTable::File> in_memory_ EPS_GUARDED_BY(mu_);  // by path
   std::set<std::string> locks_ EPS_GUARDED_BY(mu_);
 };
 
@@ -196,9 +201,22 @@ absl::Status DeviceDisk::Volume::CreateFile(const std::string& path, uint64_t si
 
 absl::StatusOr<std::unique_ptr<AsyncFile>> DeviceDisk::Volume::OpenFile(const std::string& path) {
   MutexLock lock(&mu_);
+  const auto in_memory = in_memory_.find(path);
+  if (in_memory != in_memory_.end()) {
+    return std::make_unique<DeviceFile>(device_, path, in_memory->second, classify_(path),
+                                        Place::Where::kDram);
+  }
   const FileTable::File* const found = table_.Find(Below(path));
   if (found == nullptr) return At(path, absl::NotFoundError("there is no such file"));
   return std::make_unique<DeviceFile>(device_, path, *found, classify_(path));
+}
+
+absl::Status DeviceDisk::Volume::CreateInMemory(const std::string& path, uint64_t size) {
+  MutexLock lock(&mu_);
+  const absl::StatusOr<Place> place = device_->Allocate(size);
+  if (!place.ok()) return At(path, place.status());
+  in_memory_[path] = {place->offset, size, /*number=*/0};
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Disk::Lock>> DeviceDisk::Volume::TakeLock(const std::string& path) {
@@ -211,6 +229,10 @@ absl::StatusOr<std::unique_ptr<Disk::Lock>> DeviceDisk::Volume::TakeLock(const s
 
 absl::StatusOr<Place> DeviceDisk::Volume::PlaceOf(const std::string& path) {
   MutexLock lock(&mu_);
+  const auto in_memory = in_memory_.find(path);
+  if (in_memory != in_memory_.end()) {
+    return Place{Place::Where::kDram, in_memory->second.offset};
+  }
   const FileTable::File* const found = table_.Find(Below(path));
   if (found == nullptr) return At(path, absl::NotFoundError("there is no such file"));
   return Place{Place::Where::kMedia, found->offset};
@@ -290,6 +312,12 @@ absl::StatusOr<uint64_t> DeviceDisk::FreeBytes(const std::string& path) {
 Device* DeviceDisk::DeviceOf(const std::string& folder) const {
   Volume* const volume = VolumeOf(folder);
   return volume == nullptr ? nullptr : volume->device();
+}
+
+absl::Status DeviceDisk::CreateInMemory(const std::string& path, uint64_t size) {
+  Volume* const volume = VolumeOf(path);
+  if (volume != nullptr) return volume->CreateInMemory(path, size);
+  return absl::InvalidArgumentError(absl::StrCat(path, " lies in no device"));
 }
 
 absl::StatusOr<Place> DeviceDisk::PlaceOf(const std::string& path) const {

@@ -48,8 +48,11 @@ class DeviceDisk final : public Disk {
   absl::StatusOr<std::unique_ptr<Lock>> TakeLock(const std::string& path) override;
   // Returns the device that holds a folder; null for the host's disk.
   Device* DeviceOf(const std::string& folder) const;
-  // Returns the begin of a file's area on its medium. NotFound; InvalidArgument for a file of the
-  // host's disk.
+  // Creates a file in the memory of the device that holds the path, which is gone with the device:
+  // only Open and PlaceOf know it. It hides a file of this name on the medium. ResourceExhausted.
+  absl::Status CreateInMemory(const std::string& path, uint64_t size);
+  // Returns where a file begins in its device. NotFound; InvalidArgument for a file of the host's
+  // disk.
   absl::StatusOr<Place> PlaceOf(const std::string& path) const;
   // Returns the free bytes of the device, which a file may find in several pieces.
   absl::StatusOr<uint64_t> FreeBytes(const std::string& path) override;

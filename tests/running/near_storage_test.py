@@ -24,7 +24,7 @@ TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 TIMEOUT_SECONDS = 600
 STEPS = 200
 
-# Exact clipping means mode sealed, whose gradients wait on the media, too.
+# Exact clipping means mode sealed, whose gradients wait in the devices, too.
 SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip": "exact",
                                        "servers.addresses": 2, "storage.cut_steps": 2})
 
@@ -80,10 +80,11 @@ class NearStorageTest(unittest.TestCase):
             of = {tuple(link[key] for key in ("device", "link", "direction", "purpose")):
                   link["bytes"] for link in links}
             for device in ("csd-0", "csd-1"):
-                # Moments stay inside: the state is read and written there, and gradients arrive.
+                # Moments stay inside: the state is read and written there. Gradients arrive in the
+                # memory of the device, and wait there.
                 self.assertGreater(of[device, "internal", "read", "state"], 0)
                 self.assertGreater(of[device, "internal", "written", "state"], 0)
-                self.assertGreater(of[device, "internal", "read", "gradient"], 0)
+                self.assertNotIn((device, "internal", "read", "gradient"), of)
                 self.assertGreater(of[device, "host", "written", "gradient"], 0)
                 self.assertLess(of[device, "host", "written", "gradient"],
                                 of[device, "internal", "written", "state"])
@@ -116,7 +117,8 @@ class NearStorageTest(unittest.TestCase):
             logs += f.read()
         self.assertRegex(logs, r"eps serve: device csd-\d [(]\S+/medium[)] was ended by signal 9 ")
         self.check_refusals()
-        self.eps(*self.in_devices(checkpoint__resume="latest")[1:])
+        # A restart may let gradients wait elsewhere.
+        self.eps(*self.in_devices(checkpoint__resume="latest", storage__csd__gradients="media")[1:])
         self.assertEqual(small_job.outcome(EPS, self.out, STEPS),
                          small_job.outcome(EPS, memory, STEPS))
         self.check_tools(memory)

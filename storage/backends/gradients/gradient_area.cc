@@ -55,12 +55,16 @@ GradientArea::GradientArea(Files files, const ExtentLayout& layout)
   for (const std::unique_ptr<AsyncFile>& file : files_) places_->paths.push_back(file->path());
 }
 
+std::string GradientArea::PathIn(const std::string& folder) {
+  return absl::StrCat(folder, "/", kFile);
+}
+
 absl::StatusOr<std::unique_ptr<GradientArea>> GradientArea::Open(Disk* blocking, Disk* disk,
                                                                  const Extents::Folders& folders,
                                                                  const ExtentLayout& layout) {
   Files files;
   for (uint32_t drive = 0; drive < layout.drives(); ++drive) {
-    const std::string path = absl::StrCat(folders[drive], "/", kFile);
+    const std::string path = PathIn(folders[drive]);
     EPS_RETURN_IF_ERROR(EnsureFile(blocking, path, layout.gradient_file_bytes(drive)));
     EPS_ASSIGN_OR_RETURN(files.emplace_back(), disk->Open(path));
   }

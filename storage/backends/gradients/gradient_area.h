@@ -85,6 +85,8 @@ class StoredGradient final : public ReducedGradient {
 // nobody reads them then.
 class GradientArea {
  public:
+  // The path of the file in the folder of a drive.
+  static std::string PathIn(const std::string& folder);
   // Opens the file in the folder of each drive, or creates it with `blocking`, durably; one of
   // another size is replaced. `disk` must outlive the area. ResourceExhausted with the missing
   // bytes.

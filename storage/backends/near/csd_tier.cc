@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/backends/gradients/gradient_area.h"
 #include "storage/csd/kernels/kernel_records.h"
@@ -35,6 +36,8 @@ struct CsdTier::Running {
   Clock::time_point computing;
   double seconds = 0;
   std::vector<UpdateRequest::Encode> encode;
+  // Keeps its place until the kernel has read it.
+  std::shared_ptr<const ReducedGradient> gradient;
 
   const ExtentLayout::Area& area() const { return *in.area; }
   Device* device() const { return in.device(); }
@@ -62,6 +65,15 @@ absl::StatusOr<std::unique_ptr<CsdTier>> CsdTier::New(const ChunkCompute* comput
                        "or lower storage.csd.sets or training.chunk_elements"));
     }
     tier->sets_.push_back(*std::move(of_device));
+    const uint64_t gradients = files->layout().gradient_file_bytes(static_cast<uint32_t>(drive));
+    if (!use.gradients_in_memory || gradients == 0) continue;
+    const absl::Status there =
+        disk->CreateInMemory(GradientArea::PathIn(folders[drive]), gradients);
+    if (absl::IsResourceExhausted(there)) {
+      EPS_LOG_INFO("storage: gradients wait on the medium (storage.csd.dram): " << there.message());
+    } else if (!there.ok()) {
+      return there;
+    }
   }
   return tier;
 }
@@ -101,6 +113,7 @@ void CsdTier::FindPlaces(const Update& run) {
 
 void CsdTier::Load(const Update& run, Place set) {
   run->in.set = set;
+  run->kernel.gradient_at = set.At(run->area().bytes()).offset;
   const ExtentLayout::Area& area = run->area();
   const AsyncFile::Done loaded = AfterAll(
       3, in_flight_->Posted(Lane::kUpdate,
@@ -125,6 +138,10 @@ void CsdTier::LoadGradient(const Update& run, const AsyncFile::Done& loaded) {
   run->kernel.gradient_crc32c = stored.crc32c();
   const absl::StatusOr<Place> file = disk_->PlaceOf(stored.place().path());
   if (!file.ok()) return loaded(file.status());
+  if (file->where == Place::Where::kDram) {
+    run->kernel.gradient_at = file->At(stored.place().offset()).offset;
+    return loaded(absl::OkStatus());
+  }
   run->device()->Copy(file->At(stored.place().offset()), run->in.set.At(run->area().bytes()),
                       RoundUpTo(stored.size(), kDiskBlock), Purpose::kGradient, loaded);
 }
@@ -156,7 +173,8 @@ void CsdTier::Compute(const Update& run, const absl::Status& loaded) {
   if (!loaded.ok()) return Fail(run, loaded);
   const ChunkOp& op = *run->op;
   csd::UpdateKernel* const kernel = &run->kernel;
-  run->in.chunk = {run->area().chunk->id, files_->extents()->nonce(), op.from.slot};
+  run->in.chunk = {run->in.set.offset, run->area().chunk->id, files_->extents()->nonce(),
+                   op.from.slot};
   kernel->from = run->in.chunk;
   kernel->from_crc32c = op.from.footer.crc32c;
   kernel->from_version = op.update->from;
@@ -166,6 +184,7 @@ void CsdTier::Compute(const Update& run, const absl::Status& loaded) {
   kernel->step = op.update->step;
   kernel->norm_scale = op.update->norm_scale;
   run->encode = op.update->encode;
+  run->gradient = op.gradient;
   run->op->DropInputs();
   run->computing = Clock::now();
   reads_.Run(run->in, *kernel, Lane::kUpdate,
@@ -174,6 +193,7 @@ void CsdTier::Compute(const Update& run, const absl::Status& loaded) {
 
 void CsdTier::Store(const Update& run, const absl::StatusOr<std::string>& answer) {
   run->seconds += std::chrono::duration<double>(Clock::now() - run->computing).count();
+  run->gradient = nullptr;  // the kernel has read it
   if (absl::IsDataLoss(answer.status())) {
     return reads_.NameDamage(run->kernel.from.slot, run->op->index, answer.status(),
                              [this, run](const absl::Status& status) { Fail(run, status); });

@@ -1,6 +1,7 @@
 // Updates inside storage devices (Smart-Infinity, sections 4.1 and 7.1): the state is that of
 // memory, bit for bit, and the links carry the bytes of the paper.
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <memory>
@@ -45,15 +46,25 @@ ExtentLayout LayoutOf(const ShardUnderTest& shard) {
   return ExtentLayout(shard.chunks(), owned, /*arrays=*/3, 0, shard.spec().training.parts);
 }
 
-// Whether the devices are processes, whether reduced gradients lie on them, and the mode.
-using Way = std::tuple<bool, bool, Mode>;
+// Where reduced gradients wait for their update.
+enum class Waiting { kOnHost, kOnMedium, kInDevice };
+// "OnHost"
+std::string NameOf(Waiting waiting) {
+  return waiting == Waiting::kOnHost     ? "OnHost"
+         : waiting == Waiting::kOnMedium ? "OnMedium"
+                                         : "InDevice";
+}
+
+// Whether the devices are processes, where gradients wait, and the mode.
+using Way = std::tuple<bool, Waiting, Mode>;
 
 class CsdTierTest : public testing::TestWithParam<Way> {
  protected:
   static RigOptions Options() {
     RigOptions options;
     options.processes = std::get<0>(GetParam());
-    options.gradients_on_disk = std::get<1>(GetParam());
+    options.gradients_on_disk = std::get<1>(GetParam()) != Waiting::kOnHost;
+    options.gradients_in_memory = std::get<1>(GetParam()) == Waiting::kInDevice;
     options.dram_bytes = kDramBytes;
     return options;
   }
@@ -104,12 +115,14 @@ TEST_P(CsdTierTest, EncodedWeightsAreThoseOfMemory) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, CsdTierTest,
-                         testing::Combine(testing::Bool(), testing::Bool(),
+                         testing::Combine(testing::Bool(),
+                                          testing::Values(Waiting::kOnHost, Waiting::kOnMedium,
+                                                          Waiting::kInDevice),
                                           testing::Values(Mode::kSealed, Mode::kEager)),
                          [](const auto& info) {
                            return absl::StrCat(
                                std::get<0>(info.param) ? "Processes" : "Here",
-                               std::get<1>(info.param) ? "OnDevices" : "InMemory",
+                               NameOf(std::get<1>(info.param)),
                                std::get<2>(info.param) == Mode::kSealed ? "Sealed" : "Eager");
                          });
 
@@ -151,14 +164,16 @@ TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
   }
 }
 
-// The rows SU of docs/guides/near_storage.md: gradients lie on the medium. Whether the devices are
-// processes, and whether they encode weights.
-class SmartUpdateBytesTest : public testing::TestWithParam<std::tuple<bool, bool>> {};
+// The rows SU of docs/guides/near_storage.md. Whether the devices are processes, whether they
+// encode weights, and whether gradients wait in their memory.
+class SmartUpdateBytesTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {};
 
 TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
   RigOptions options;
   const bool encodes = std::get<1>(GetParam());
+  const bool in_memory = std::get<2>(GetParam());
+  options.gradients_in_memory = in_memory;
   options.processes = std::get<0>(GetParam());
   options.dram_bytes = kDramBytes;
   options.encodes_weights = encodes;
@@ -184,9 +199,9 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
     LinkBytes expected;
     expected.Add(Link::kHost, Direction::kRead, Purpose::kWeights, encodes ? 2 * n : 4 * n);
     expected.Add(Link::kHost, Direction::kWritten, Purpose::kGradient, 4 * n);
-    expected.Add(Link::kMedia, Direction::kWritten, Purpose::kGradient, 4 * n);
+    if (!in_memory) expected.Add(Link::kMedia, Direction::kWritten, Purpose::kGradient, 4 * n);
     for (const Link link : {Link::kInternal, Link::kMedia}) {
-      expected.Add(link, Direction::kRead, Purpose::kGradient, 4 * n);
+      if (!in_memory) expected.Add(link, Direction::kRead, Purpose::kGradient, 4 * n);
       for (const Direction direction : {Direction::kRead, Direction::kWritten}) {
         expected.Add(link, direction, Purpose::kState, 12 * n);
         expected.Add(link, direction, Purpose::kPadding, area.footer_bytes);
@@ -204,10 +219,39 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest,
-                         testing::Combine(testing::Bool(), testing::Bool()), [](const auto& info) {
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool()),
+                         [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param) ? "Processes" : "Here",
-                                               std::get<1>(info.param) ? "Encoded" : "Fp32");
+                                               std::get<1>(info.param) ? "Encoded" : "Fp32",
+                                               std::get<2>(info.param) ? "InDevice" : "OnMedium");
                          });
+
+// Gradients that find no room in device memory wait on the medium.
+TEST(CsdTierMemoryTest, GradientsFallBackToTheMedium) {
+  const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  std::vector<ChunkId> owned;
+  for (const Chunk& chunk : chunks.chunks()) owned.push_back(chunk.id);
+  const ExtentLayout layout(chunks, owned, /*arrays=*/3, 0, spec.training.parts);
+  uint64_t of_a_set = 0;
+  for (const ExtentLayout::Area& area : layout.areas()) {
+    of_a_set = std::max(of_a_set, area.bytes() + area.gradient_bytes + kDiskBlock);
+  }
+  for (const bool fits : {true, false}) {
+    RigOptions options;
+    options.devices = 1;
+    options.sets = 1;
+    options.gradients_in_memory = true;
+    options.dram_bytes = of_a_set + layout.gradient_file_bytes(0) - (fits ? 0 : kDiskBlock);
+    const DeviceRig rig(spec, options);
+    ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+    ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
+    ASSERT_TRUE(devices.status().ok()) << devices.status();
+    EXPECT_TRUE(TrainShard(&devices) == TrainShard(&memory));
+    const LinkBytes bytes = rig.link_bytes();
+    EXPECT_EQ(bytes.of(Link::kInternal, Direction::kRead, Purpose::kGradient) == 0, fits);
+  }
+}
 
 // A scrub reads every byte of the chunks into the memory of the devices, and none to the host.
 TEST(CsdTierScrubTest, ChecksStayInsideDevices) {

@@ -49,7 +49,7 @@ void DeviceReads::Run(const ChunkInSet& in, const csd::Kernel& kernel, Lane lane
                       Device::KernelDone done) {
   in_flight_->Begin();
   in.device()->Run(
-      csd::Encode(kernel), in.set, in.sets->bytes(),
+      csd::Encode(kernel), kAllMemory, in.device()->info().dram_bytes,
       [this, lane, done = std::move(done)](absl::StatusOr<std::string> answer) {
         in_flight_->executor(lane)->Post([done, answer = std::move(answer)] { done(answer); });
         in_flight_->End();
@@ -70,7 +70,7 @@ void DeviceReads::Check(uint32_t slot, uint32_t index, MemorySets* sets, Tier::C
   ChunkInSet in;
   in.area = &files_->layout().area(index);
   in.sets = sets;
-  in.chunk = {in.area->chunk->id, files_->extents()->nonce(), slot};
+  in.chunk = {0, in.area->chunk->id, files_->extents()->nonce(), slot};
   const auto end = [this, sets, slot, index, done = std::move(done)](
                        Place set, const absl::StatusOr<ExtentFooter>& footer) {
     sets->Release(set);
@@ -80,6 +80,7 @@ void DeviceReads::Check(uint32_t slot, uint32_t index, MemorySets* sets, Tier::C
   in_flight_->Begin();  // until the set is there
   sets->Acquire(Lane::kBackground, [this, in, from = *from, end](Place set) mutable {
     in.set = set;
+    in.chunk.at = set.offset;
     in.device()->Copy(
         from, set, in.area->bytes(), Purpose::kCheck,
         in_flight_->Posted(Lane::kBackground, [this, in, end](const absl::Status& copied) {
@@ -104,7 +105,7 @@ void DeviceReads::Fetch(ChunkOp* op, MemorySets* sets, Tier::RunDone done) {
   auto encoding = std::make_shared<Encoding>();
   encoding->in.area = &files_->layout().area(op->index);
   encoding->in.sets = sets;
-  encoding->in.chunk = {encoding->in.area->chunk->id, files_->extents()->nonce(), op->from.slot};
+  encoding->in.chunk = {0, encoding->in.area->chunk->id, files_->extents()->nonce(), op->from.slot};
   encoding->check = true;
   encoding->from_crc32c = op->from.footer.crc32c;
   encoding->version = op->read->version;
@@ -126,6 +127,7 @@ void DeviceReads::Fetch(ChunkOp* op, MemorySets* sets, Tier::RunDone done) {
   };
   sets->Acquire(op->lane, [this, op, encoding, finish](Place set) {
     encoding->in.set = set;
+    encoding->in.chunk.at = set.offset;
     absl::Status status = in_flight_->failure();
     const absl::StatusOr<Place> from = PlaceOf(op->from.slot, op->index);
     if (status.ok()) status = from.status();
@@ -173,6 +175,8 @@ void DeviceReads::EncodeNext(const std::shared_ptr<Encoding>& encoding) {
   kernel.version = encoding->version;
   kernel.codec = std::string(next.codec->name());
   kernel.axis = next.axis;
+  kernel.to_at = encoding->in.set.At(encoding->in.area->bytes()).offset;
+  kernel.to_bytes = RoomAfter(*encoding->in.area);
   encoding->begun = Clock::now();
   Run(encoding->in, kernel, encoding->lane,
       [this, encoding](const absl::StatusOr<std::string>& answer) { BringUp(encoding, answer); });

@@ -22,6 +22,9 @@
 
 namespace eps::durable {
 
+// Kernels run over all of a device's memory.
+inline constexpr Place kAllMemory = {Place::Where::kDram, 0};
+
 // A chunk in a set of its device's memory. Plain value.
 struct ChunkInSet {
   const ExtentLayout::Area* area = nullptr;

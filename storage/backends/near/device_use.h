@@ -5,7 +5,10 @@ namespace eps {
 
 // How a backend uses its storage devices. Plain value.
 struct DeviceUse {
-  int sets = 3;                 // chunks that a device updates at the same time
+  int sets = 3;  // chunks that a device updates at the same time
+  // Whether the reduced gradients of mode sealed wait in device memory, if it has room for all of
+  // the device; otherwise on the medium.
+  bool gradients_in_memory = false;
   bool encodes_weights = true;  // whether devices encode weights; otherwise they come up in FP32
 };
 

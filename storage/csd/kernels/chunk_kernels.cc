@@ -33,6 +33,16 @@ absl::StatusOr<std::shared_ptr<const EncodedChunk>> OpenGradient(const UpdateKer
   return codec->Open(chunk, Axis::kRow, Bytes::Borrow(bytes), Content::kWeights);
 }
 
+// Returns a slice of the memory, which is for something of a chunk.
+absl::StatusOr<absl::Span<uint8_t>> Slice(absl::Span<uint8_t> memory, uint64_t at, uint64_t bytes,
+                                          ChunkId chunk) {
+  if (at <= memory.size() && bytes <= memory.size() - at) {
+    return memory.subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("kernel for chunk ", chunk.value(), ": ", bytes,
+                                                 " bytes at ", at, " of ", memory.size()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<KernelRunner>> ChunkKernels::New(JobSpec spec,
@@ -45,13 +55,16 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> ChunkKernels::New(JobSpec spec,
 
 struct ChunkKernels::Found {
   const Chunk* chunk = nullptr;
-  ExtentSeals seals;                // of this chunk alone
-  absl::Span<const uint8_t> after;  // the memory after the area
+  ExtentSeals seals;          // of this chunk alone
+  uint8_t* memory = nullptr;  // of its area
 
   const ExtentLayout::Area& area() const { return seals.layout().area(0); }
+  ChunkArrays arrays() const {
+    return {reinterpret_cast<float*>(memory), area().stride_bytes / sizeof(float), nullptr};
+  }
   // Checks a part of the chunk, which must be the one that was written last.
   absl::StatusOr<ExtentFooter> Check(uint32_t slot, ExtentSeals::Part part, Version expected,
-                                     uint32_t crc32c, const uint8_t* memory) const {
+                                     uint32_t crc32c) const {
     EPS_ASSIGN_OR_RETURN(const ExtentFooter footer, seals.Check(slot, 0, part, memory));
     if (footer.crc32c == crc32c) return footer;
     return seals.Damaged(
@@ -62,7 +75,7 @@ struct ChunkKernels::Found {
 };
 
 absl::StatusOr<ChunkKernels::Found> ChunkKernels::Find(const ChunkInMemory& chunk,
-                                                       absl::Span<const uint8_t> memory) const {
+                                                       absl::Span<uint8_t> memory) const {
   const uint32_t id = chunk.chunk.value();
   if (id >= chunks_.chunks().size()) {
     return absl::InvalidArgumentError(
@@ -71,14 +84,10 @@ absl::StatusOr<ChunkKernels::Found> ChunkKernels::Find(const ChunkInMemory& chun
   Found found = {&chunks_.chunk(chunk.chunk),
                  ExtentSeals(ExtentLayout(chunks_, {chunk.chunk}, compute_->arrays(),
                                           /*residual_bytes=*/0, spec_.training.parts),
-                             chunk.nonce, {kHere}),
-                 {}};
-  const uint64_t bytes = found.area().bytes();
-  if (bytes > memory.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("kernel for chunk ", id, ": ", bytes,
-                                                   " bytes do not fit into ", memory.size()));
-  }
-  found.after = memory.subspan(static_cast<size_t>(bytes));
+                             chunk.nonce, {kHere})};
+  EPS_ASSIGN_OR_RETURN(const absl::Span<uint8_t> area,
+                       Slice(memory, chunk.at, found.area().bytes(), chunk.chunk));
+  found.memory = area.data();
   return found;
 }
 
@@ -96,18 +105,13 @@ absl::StatusOr<std::string> ChunkKernels::Run(absl::string_view kernel,
 absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
                                                      absl::Span<uint8_t> memory) const {
   EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.from, memory));
-  if (kernel.gradient_bytes > found.after.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("update of chunk ", kernel.from.chunk.value(), ": a gradient of ",
-                     kernel.gradient_bytes, " bytes does not fit into ", found.after.size()));
-  }
+  EPS_ASSIGN_OR_RETURN(const absl::Span<uint8_t> encoded,
+                       Slice(memory, kernel.gradient_at, kernel.gradient_bytes, kernel.from.chunk));
   EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
                        found.Check(kernel.from.slot, ExtentSeals::Part::kAll, kernel.from_version,
-                                   kernel.from_crc32c, memory.data()));
-  EPS_ASSIGN_OR_RETURN(
-      std::shared_ptr<const EncodedChunk> gradient,
-      OpenGradient(kernel, *found.chunk,
-                   found.after.subspan(0, static_cast<size_t>(kernel.gradient_bytes))));
+                                   kernel.from_crc32c));
+  EPS_ASSIGN_OR_RETURN(std::shared_ptr<const EncodedChunk> gradient,
+                       OpenGradient(kernel, *found.chunk, encoded));
   UpdateRequest request;
   request.chunk = kernel.from.chunk;
   request.from = kernel.from_version;
@@ -117,44 +121,40 @@ absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
   request.step = kernel.step;
   request.norm_scale = kernel.norm_scale;
   EPS_RETURN_IF_ERROR(ChunkCompute::CheckUpdate(*found.chunk, footer.version, request));
-  EPS_ASSIGN_OR_RETURN(
-      const UpdateResult result,
-      compute_->Update(*found.chunk, request,
-                       ChunkArrays{reinterpret_cast<float*>(memory.data()),
-                                   found.area().stride_bytes / sizeof(float), nullptr}));
+  EPS_ASSIGN_OR_RETURN(const UpdateResult result,
+                       compute_->Update(*found.chunk, request, found.arrays()));
   return UpdateKernelResult{
       result.sum_squares,
-      found.seals.Seal(kernel.to_slot, 0, kernel.to, kernel.term, memory.data()).crc32c};
+      found.seals.Seal(kernel.to_slot, 0, kernel.to, kernel.term, found.memory).crc32c};
 }
 
 absl::StatusOr<ExtentFooter> ChunkKernels::Run(const CheckKernel& kernel,
                                                absl::Span<uint8_t> memory) const {
   EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.chunk, memory));
-  return found.seals.Check(kernel.chunk.slot, 0, ExtentSeals::Part::kAll, memory.data());
+  return found.seals.Check(kernel.chunk.slot, 0, ExtentSeals::Part::kAll, found.memory);
 }
 
 absl::StatusOr<EncodeKernelResult> ChunkKernels::Run(const EncodeKernel& kernel,
                                                      absl::Span<uint8_t> memory) const {
   EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.from, memory));
+  EPS_ASSIGN_OR_RETURN(const absl::Span<uint8_t> out,
+                       Slice(memory, kernel.to_at, kernel.to_bytes, kernel.from.chunk));
   if (kernel.check) {
     EPS_RETURN_IF_ERROR(found
                             .Check(kernel.from.slot, ExtentSeals::Part::kWeights, kernel.version,
-                                   kernel.from_crc32c, memory.data())
+                                   kernel.from_crc32c)
                             .status());
   }
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(kernel.codec));
   const Bytes encoded =
-      compute_->Read(*found.chunk, kernel.version, *codec, kernel.axis,
-                     ChunkArrays{reinterpret_cast<float*>(memory.data()),
-                                 found.area().stride_bytes / sizeof(float), nullptr});
-  if (encoded.size() > found.after.size()) {
+      compute_->Read(*found.chunk, kernel.version, *codec, kernel.axis, found.arrays());
+  if (encoded.size() > out.size()) {
     return absl::InvalidArgumentError(absl::StrCat("weights of chunk ", kernel.from.chunk.value(),
                                                    " in ", kernel.codec, ": ", encoded.size(),
-                                                   " bytes do not fit into ", found.after.size()));
+                                                   " bytes do not fit into ", out.size()));
   }
-  uint8_t* const out = memory.data() + found.area().bytes();
-  std::copy(encoded.data(), encoded.data() + encoded.size(), out);
-  return EncodeKernelResult{encoded.size(), CrcOf(out, encoded.size())};
+  std::copy(encoded.data(), encoded.data() + encoded.size(), out.begin());
+  return EncodeKernelResult{encoded.size(), CrcOf(out.data(), encoded.size())};
 }
 
 }  // namespace eps::csd

@@ -33,7 +33,7 @@ class ChunkKernels final : public KernelRunner {
 
   // The chunk in the memory.
   struct Found;
-  absl::StatusOr<Found> Find(const ChunkInMemory& chunk, absl::Span<const uint8_t> memory) const;
+  absl::StatusOr<Found> Find(const ChunkInMemory& chunk, absl::Span<uint8_t> memory) const;
 
   // Checks chunk and gradient, updates, and seals.
   absl::StatusOr<UpdateKernelResult> Run(const UpdateKernel& kernel,

@@ -32,7 +32,8 @@ class ChunkKernelsTest : public testing::Test {
   ChunkKernelsTest() {
     Seal(Version(4));
     for (uint64_t i = 0; i < chunk_.elements; ++i) gradient()[i] = static_cast<float>(i % 7) - 3;
-    kernel_.from = {chunk_.id, kNonce, 1};
+    kernel_.from = {0, chunk_.id, kNonce, 1};
+    kernel_.gradient_at = area().bytes();
     kernel_.from_crc32c = footer_.crc32c;
     kernel_.from_version = Version(4);
     kernel_.to_slot = 0;
@@ -72,6 +73,8 @@ class ChunkKernelsTest : public testing::Test {
     kernel.from_crc32c = footer_.crc32c;
     kernel.version = Version(4);
     kernel.codec = codec;
+    kernel.to_at = area().bytes();
+    kernel.to_bytes = memory().size() - area().bytes();
     return kernel;
   }
 
@@ -166,8 +169,8 @@ TEST_F(ChunkKernelsTest, EncodeChecksWeightsIfAsked) {
   EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kDataLoss);
   kernel.check = false;
   EXPECT_TRUE(Run(kernel).ok());
-  const auto small = kernels_->Run(Encode(Kernel(kernel)), memory().subspan(0, area().bytes() + 9));
-  EXPECT_EQ(small.status().code(), absl::StatusCode::kInvalidArgument);
+  kernel.to_bytes = 9;
+  EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
@@ -177,6 +180,14 @@ TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
   for (const uint64_t bytes : {kernel_.gradient_bytes + kDiskBlock + 1, ~uint64_t{0}}) {
     UpdateKernel kernel = kernel_;
     kernel.gradient_bytes = bytes;
+    EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  for (const uint64_t at : {memory().size() - 1, ~uint64_t{0}}) {
+    UpdateKernel kernel = kernel_;
+    kernel.gradient_at = at;
+    EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kInvalidArgument);
+    kernel = kernel_;
+    kernel.from.at = at;
     EXPECT_EQ(Run(kernel).status().code(), absl::StatusCode::kInvalidArgument);
   }
   kernel_.to = Version(6);

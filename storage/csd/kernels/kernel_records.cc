@@ -23,12 +23,14 @@ std::string ReadName(RecordReader* reader) { return std::string(reader->Text(rea
 // Each kind of kernel has a function that writes it, and one that reads it and returns whether its
 // fields have a meaning.
 void Write(const ChunkInMemory& chunk, RecordWriter* writer) {
+  writer->U64(chunk.at);
   writer->U32(chunk.chunk.value());
   writer->U64(chunk.nonce);
   writer->U32(chunk.slot);
 }
 
 bool Read(RecordReader* reader, ChunkInMemory* chunk) {
+  chunk->at = reader->U64();
   chunk->chunk = ChunkId(reader->U32());
   chunk->nonce = reader->U64();
   chunk->slot = reader->U32();
@@ -49,6 +51,7 @@ void Write(const UpdateKernel& kernel, RecordWriter* writer) {
   writer->U64(kernel.step.update);
   writer->F64(kernel.norm_scale);
   WriteName(kernel.gradient_codec, writer);
+  writer->U64(kernel.gradient_at);
   writer->U64(kernel.gradient_bytes);
   writer->U32(kernel.gradient_crc32c);
 }
@@ -67,6 +70,7 @@ bool Read(RecordReader* reader, UpdateKernel* kernel) {
   kernel->step.update = reader->U64();
   kernel->norm_scale = static_cast<float>(reader->F64());
   kernel->gradient_codec = ReadName(reader);
+  kernel->gradient_at = reader->U64();
   kernel->gradient_bytes = reader->U64();
   kernel->gradient_crc32c = reader->U32();
   return from && kernel->to_slot <= 1;
@@ -83,6 +87,8 @@ void Write(const EncodeKernel& kernel, RecordWriter* writer) {
   writer->U64(kernel.version.value());
   WriteName(kernel.codec, writer);
   writer->U32(static_cast<uint32_t>(kernel.axis));
+  writer->U64(kernel.to_at);
+  writer->U64(kernel.to_bytes);
 }
 
 bool Read(RecordReader* reader, EncodeKernel* kernel) {
@@ -94,6 +100,8 @@ bool Read(RecordReader* reader, EncodeKernel* kernel) {
   kernel->codec = ReadName(reader);
   const uint32_t axis = reader->U32();
   kernel->axis = static_cast<Axis>(axis);
+  kernel->to_at = reader->U64();
+  kernel->to_bytes = reader->U64();
   return from && check <= 1 && axis <= static_cast<uint32_t>(Axis::kColumn);
 }
 

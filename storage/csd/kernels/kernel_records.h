@@ -5,8 +5,9 @@
 //
 // A kernel and its result are records (storage/records/sealed_record.h). A kernel begins with u32
 // kind: 0 update, 1 check, 2 encode. Then come the fields of its struct below in their order:
-// chunk, slot and CRC32C as u32, version, term, nonce, bytes and update as u64, a float or double
-// as f64, a flag and an axis as u32, and a name as u32 length and text. All are little-endian.
+// chunk, slot and CRC32C as u32, version, term, nonce, update, bytes and offsets as u64, a float or
+// double as f64, a flag and an axis as u32, and a name as u32 length and text. All are
+// little-endian.
 
 #include <cstdint>
 #include <string>
@@ -21,15 +22,17 @@
 
 namespace eps::csd {
 
-// The chunk that lies at the begin of the memory, as in a slot
-// (storage/cuts/extents/extent_seals.h).
+// A chunk in the memory, as it lies in a slot (storage/cuts/extents/extent_seals.h). Offsets are
+// those from the begin of the memory that the kernel is run over.
 struct ChunkInMemory {
+  uint64_t at = 0;
   ChunkId chunk;
   uint64_t nonce = 0;  // of the extents
   uint32_t slot = 0;   // that it was read from
 };
 
-// Updates the chunk with the gradient after it, and seals it for another slot. Plain value.
+// Updates the chunk with a gradient elsewhere in the memory, and seals it for another slot. Plain
+// value.
 struct UpdateKernel {
   ChunkInMemory from;
   uint32_t from_crc32c = 0;  // of the footer
@@ -41,6 +44,7 @@ struct UpdateKernel {
   StepScalars step;
   float norm_scale = 1;
   std::string gradient_codec;
+  uint64_t gradient_at = 0;
   uint64_t gradient_bytes = 0;
   uint32_t gradient_crc32c = 0;
 };
@@ -56,8 +60,7 @@ struct CheckKernel {
   ChunkInMemory chunk;
 };
 
-// Encodes the weights of the chunk, which needs no other array, and leaves them after the chunk's
-// area. Plain value.
+// Encodes the weights of the chunk, of which it needs no other array. Plain value.
 struct EncodeKernel {
   ChunkInMemory from;
   // Whether the weights are checked, and the CRC32C of their footer. False after an update.
@@ -66,6 +69,9 @@ struct EncodeKernel {
   Version version;
   std::string codec;
   Axis axis = Axis::kRow;
+  // Where the result goes, and the most bytes of it.
+  uint64_t to_at = 0;
+  uint64_t to_bytes = 0;
 };
 
 // The result of an EncodeKernel. Plain value.

@@ -33,6 +33,9 @@ struct RigOptions {
   uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives
   int sets = 3;             // chunks that a device updates at the same time
   bool encodes_weights = true;
+  // Where reduced gradients of mode sealed wait: in device memory, else on the medium; or, if not
+  // on_disk, in memory of the host.
+  bool gradients_in_memory = false;
   bool gradients_on_disk = true;
 };
 
