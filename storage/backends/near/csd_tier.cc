@@ -30,6 +30,8 @@ struct CsdTier::Running {
   Place from;     // the chunk's areas in its slots
   Place target;
   bool has_set = false;
+  MemorySets::Gates before;  // of the chunk that was in the set; may be null
+  MemorySets::Gates gates;   // of this chunk, if the next one takes over its buffers
   csd::UpdateKernel kernel;
   UpdateResult result;
   ChunkResult outcome;  // if the update succeeds
@@ -43,11 +45,29 @@ struct CsdTier::Running {
   Device* device() const { return in.device(); }
 };
 
+// A part of a chunk's area that is moved by itself.
+struct CsdTier::Buffer {
+  uint64_t begin;
+  uint64_t bytes;
+  Purpose purpose;
+};
+
+std::vector<CsdTier::Buffer> CsdTier::BuffersOf(const ExtentLayout::Area& area) const {
+  std::vector<Buffer> buffers;
+  const bool by_array = use_.hands_buffers_over && area.stride_bytes % kDiskBlock == 0;
+  const uint64_t step = by_array ? area.stride_bytes : area.data_bytes;
+  for (uint64_t at = 0; at < area.data_bytes; at += step) {
+    buffers.push_back({at, step, Purpose::kState});
+  }
+  buffers.push_back({area.data_bytes, area.footer_bytes, Purpose::kPadding});
+  return buffers;
+}
+
 absl::StatusOr<std::unique_ptr<CsdTier>> CsdTier::New(const ChunkCompute* compute, SlotFiles* files,
                                                       InFlight* in_flight, DeviceDisk* disk,
                                                       const Extents::Folders& folders,
                                                       DeviceUse use) {
-  std::unique_ptr<CsdTier> tier(new CsdTier(compute, files, in_flight, disk, use.encodes_weights));
+  std::unique_ptr<CsdTier> tier(new CsdTier(compute, files, in_flight, disk, use));
   std::vector<uint64_t> bytes(folders.size(), kDiskBlock);
   for (const ExtentLayout::Area& area : files->layout().areas()) {
     bytes[area.drive] = std::max(bytes[area.drive], area.bytes() + DeviceReads::RoomAfter(area));
@@ -105,23 +125,47 @@ void CsdTier::FindPlaces(const Update& run) {
     if (!found.ok()) return Fail(run, found.status());
     *place = *found;
   }
-  run->in.sets->Acquire(Lane::kUpdate, [this, run](Place set) {
-    run->has_set = true;
-    Load(run, set);
-  });
+  run->in.sets->AcquireEarly(
+      Lane::kUpdate,
+      [this, run](Place set, const MemorySets::Gates& before) { TakeSet(run, set, before); });
 }
 
-void CsdTier::Load(const Update& run, Place set) {
+void CsdTier::TakeSet(const Update& run, Place set, const MemorySets::Gates& before) {
+  run->has_set = true;
   run->in.set = set;
+  if (before == nullptr) return Load(run);
+  if (before->array_bytes() == run->area().stride_bytes) {
+    run->before = before;
+    return Load(run);
+  }
+  // The buffers of a chunk of another size lie elsewhere.
+  before->WhenAll([this, run] { Load(run); });
+}
+
+void CsdTier::Load(const Update& run) {
+  const Place set = run->in.set;
   run->kernel.gradient_at = set.At(run->area().bytes()).offset;
-  const ExtentLayout::Area& area = run->area();
-  const AsyncFile::Done loaded = AfterAll(
-      3, in_flight_->Posted(Lane::kUpdate,
-                            [this, run](const absl::Status& status) { Compute(run, status); }));
-  run->device()->Copy(run->from, set, area.data_bytes, Purpose::kState, loaded);
-  run->device()->Copy(run->from.At(area.data_bytes), set.At(area.data_bytes), area.footer_bytes,
-                      Purpose::kPadding, loaded);
-  LoadGradient(run, loaded);
+  const std::vector<Buffer> buffers = BuffersOf(run->area());
+  const size_t room = buffers.size();
+  if (use_.hands_buffers_over) {
+    run->gates = std::make_shared<BufferGates>(room + 1, run->area().stride_bytes);
+  }
+  const AsyncFile::Done loaded =
+      AfterAll(room + 1, in_flight_->Posted(Lane::kUpdate, [this, run](const absl::Status& status) {
+        Compute(run, status);
+      }));
+  for (size_t i = 0; i < room; ++i) {
+    WhenFree(run, i, [run, set, loaded, buffer = buffers[i]] {
+      run->device()->Copy(run->from.At(buffer.begin), set.At(buffer.begin), buffer.bytes,
+                          buffer.purpose, loaded);
+    });
+  }
+  WhenFree(run, room, [this, run, loaded] { LoadGradient(run, loaded); });
+}
+
+void CsdTier::WhenFree(const Update& run, size_t buffer, std::function<void()> then) {
+  if (run->before == nullptr) return then();
+  run->before->When(buffer, std::move(then));
 }
 
 void CsdTier::LoadGradient(const Update& run, const AsyncFile::Done& loaded) {
@@ -204,27 +248,58 @@ void CsdTier::Store(const Update& run, const absl::StatusOr<std::string>& answer
   run->result.sum_squares = result->sum_squares;
   run->outcome.written =
       SlotTable::Content{run->op->target, {run->kernel.to, run->kernel.term, result->crc32c}};
-  const ExtentLayout::Area& area = run->area();
-  files_->MarkDirty(run->op->target, area.drive);
-  const AsyncFile::Done stored = AfterAll(
-      2, in_flight_->Posted(Lane::kUpdate,
-                            [this, run](const absl::Status& status) { Encode(run, status); }));
-  run->device()->Copy(run->in.set, run->target, area.data_bytes, Purpose::kState, stored);
-  run->device()->Copy(run->in.set.At(area.data_bytes), run->target.At(area.data_bytes),
-                      area.footer_bytes, Purpose::kPadding, stored);
+  files_->MarkDirty(run->op->target, run->area().drive);
+  const size_t buffers = BuffersOf(run->area()).size();
+  if (run->gates != nullptr) {
+    run->has_set = false;
+    run->in.sets->Release(run->in.set, run->gates);
+  }
+  if (use_.reads_weights_back) run->in.weights_back = run->target;
+  const AsyncFile::Done ended = AfterAll(
+      buffers + 1, in_flight_->Posted(Lane::kUpdate, [this, run](const absl::Status& status) {
+        End(run, status);
+      }));
+  // The buffers that are written before the weights come up.
+  const size_t first = run->gates != nullptr ? 1 : use_.reads_weights_back ? buffers : 0;
+  const auto rest = [this, run, first, buffers, ended] {
+    StoreBuffers(run, first, buffers, ended, nullptr);
+    BringUp(run, ended);
+  };
+  if (first == 0) return rest();
+  StoreBuffers(run, 0, first, ended, AfterAll(first, [rest](const absl::Status&) { rest(); }));
+}
+
+void CsdTier::StoreBuffers(const Update& run, size_t begin, size_t end, const AsyncFile::Done& each,
+                           const AsyncFile::Done& all_or_null) {
+  const std::vector<Buffer> buffers = BuffersOf(run->area());
+  for (size_t i = begin; i < end; ++i) {
+    const Buffer& buffer = buffers[i];
+    run->device()->Copy(run->in.set.At(buffer.begin), run->target.At(buffer.begin), buffer.bytes,
+                        buffer.purpose, [run, i, each, all_or_null](const absl::Status& status) {
+                          // The first has weights, which have yet to come up.
+                          if (run->gates != nullptr && i > 0) run->gates->Free(i);
+                          if (all_or_null != nullptr) all_or_null(status);
+                          each(status);
+                        });
+  }
 }
 
 // Brings the new weights up, if the update has to return them.
-void CsdTier::Encode(const Update& run, const absl::Status& stored) {
-  if (!stored.ok()) return Fail(run, stored);
+void CsdTier::BringUp(const Update& run, const AsyncFile::Done& ended) {
   reads_.Encode(run->in, run->kernel.to, std::move(run->encode),
-                [this, run](absl::StatusOr<std::vector<Bytes>> encoded, double seconds) {
+                [run, ended](absl::StatusOr<std::vector<Bytes>> encoded, double seconds) {
                   run->seconds += seconds;
-                  if (!encoded.ok()) return Fail(run, encoded.status());
-                  run->result.encoded = *std::move(encoded);
-                  run->outcome.outcome = BackendValue(std::move(run->result));
-                  Finish(run, std::move(run->outcome));
+                  const absl::Status status = encoded.status();
+                  if (status.ok()) run->result.encoded = *std::move(encoded);
+                  if (run->gates != nullptr) run->gates->FreeWeights();
+                  ended(status);
                 });
+}
+
+void CsdTier::End(const Update& run, const absl::Status& status) {
+  if (!status.ok()) return Fail(run, status);
+  run->outcome.outcome = BackendValue(std::move(run->result));
+  Finish(run, std::move(run->outcome));
 }
 
 void CsdTier::Fail(const Update& run, const absl::Status& status) {

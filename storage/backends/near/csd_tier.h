@@ -53,29 +53,41 @@ class CsdTier final : public Tier {
 
  private:
   struct Running;
+  struct Buffer;
   using Update = std::shared_ptr<Running>;
 
   CsdTier(const ChunkCompute* compute, SlotFiles* files, InFlight* in_flight, DeviceDisk* disk,
-          bool encode)
+          DeviceUse use)
       : compute_(compute),
         files_(files),
         in_flight_(in_flight),
         disk_(disk),
         on_host_(files, in_flight),
-        reads_(compute, files, in_flight, disk, encode) {}
+        reads_(compute, files, in_flight, disk, use.encodes_weights),
+        use_(use) {}
 
   MemorySets* SetsOf(uint32_t index) const {
     return sets_[files_->layout().area(index).drive].get();
   }
 
+  // Those of a chunk in a set, except for the room for its gradient, which is the last.
+  std::vector<Buffer> BuffersOf(const ExtentLayout::Area& area) const;
+
   // The phases of one update, in call order.
   void FindPlaces(const Update& run);
-  void Load(const Update& run, Place set);
+  void TakeSet(const Update& run, Place set, const MemorySets::Gates& before);
+  void Load(const Update& run);
+  // Calls `then` once the chunk before has left that buffer.
+  void WhenFree(const Update& run, size_t buffer, std::function<void()> then);
   void LoadGradient(const Update& run, const AsyncFile::Done& loaded);
   void SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::Done& loaded);
   void Compute(const Update& run, const absl::Status& loaded);
   void Store(const Update& run, const absl::StatusOr<std::string>& answer);
-  void Encode(const Update& run, const absl::Status& stored);
+  // Completes `each` for each buffer, and `all_or_null`, if there is one, too.
+  void StoreBuffers(const Update& run, size_t begin, size_t end, const AsyncFile::Done& each,
+                    const AsyncFile::Done& all_or_null);
+  void BringUp(const Update& run, const AsyncFile::Done& ended);
+  void End(const Update& run, const absl::Status& status);
   void Fail(const Update& run, const absl::Status& status);
   void Finish(const Update& run, ChunkResult result);
 
@@ -85,6 +97,7 @@ class CsdTier final : public Tier {
   DeviceDisk* const disk_;
   FileTier on_host_;
   DeviceReads reads_;
+  const DeviceUse use_;
   std::vector<std::unique_ptr<MemorySets>> sets_;  // by drive
 };
 

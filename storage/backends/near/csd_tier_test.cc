@@ -55,6 +55,19 @@ std::string NameOf(Waiting waiting) {
                                          : "InDevice";
 }
 
+// How devices move chunks.
+enum class Handler { kNaive, kHandover, kPipelined };
+std::string NameOf(Handler handler) {
+  return handler == Handler::kNaive ? "Naive" : handler == Handler::kHandover ? "Handover" : "Sets";
+}
+// Sets what storage.csd.handler sets.
+void Use(Handler handler, bool encodes, RigOptions* options) {
+  if (handler != Handler::kPipelined) options->sets = 1;
+  options->hands_buffers_over = handler == Handler::kHandover;
+  options->encodes_weights = encodes;
+  options->reads_weights_back = handler != Handler::kPipelined && !encodes;
+}
+
 // Whether the devices are processes, where gradients wait, and the mode.
 using Way = std::tuple<bool, Waiting, Mode>;
 
@@ -164,9 +177,40 @@ TEST(CsdTierRulesTest, EveryOptimizerGivesTheBitsOfMemory) {
   }
 }
 
+// How devices move chunks, where gradients wait, and whether devices encode weights.
+class CsdTierHandlerTest : public testing::TestWithParam<std::tuple<Handler, Waiting, bool>> {};
+
+TEST_P(CsdTierHandlerTest, StateIsThatOfMemory) {
+  const auto [handler, waiting, encodes] = GetParam();
+  RigOptions options;
+  Use(handler, encodes, &options);
+  options.gradients_in_memory = waiting == Waiting::kInDevice;
+  options.dram_bytes = kDramBytes;
+  // Chunks of many sizes, none of which is whole blocks, and whole blocks.
+  for (const JobSpec& model : {RaggedSpec(), TinySyntheticSpec()}) {
+    const JobSpec spec = InMode(Mode::kSealed, model);
+    const DeviceRig rig(spec, options);
+    ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
+    ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
+    ASSERT_TRUE(devices.status().ok()) << devices.status();
+    EXPECT_TRUE(TrainShard(&devices) == TrainShard(&memory));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Handlers, CsdTierHandlerTest,
+                         testing::Combine(testing::Values(Handler::kNaive, Handler::kHandover),
+                                          testing::Values(Waiting::kOnMedium, Waiting::kInDevice),
+                                          testing::Bool()),
+                         [](const auto& info) {
+                           return absl::StrCat(NameOf(std::get<0>(info.param)),
+                                               NameOf(std::get<1>(info.param)),
+                                               std::get<2>(info.param) ? "Encoded" : "Fp32");
+                         });
+
 // The rows SU of docs/guides/near_storage.md. Whether the devices are processes, whether they
-// encode weights, and whether gradients wait in their memory.
-class SmartUpdateBytesTest : public testing::TestWithParam<std::tuple<bool, bool, bool>> {};
+// encode weights, whether gradients wait in their memory, and how they move chunks.
+class SmartUpdateBytesTest : public testing::TestWithParam<std::tuple<bool, bool, bool, Handler>> {
+};
 
 TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
@@ -176,8 +220,8 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   options.gradients_in_memory = in_memory;
   options.processes = std::get<0>(GetParam());
   options.dram_bytes = kDramBytes;
-  options.encodes_weights = encodes;
   options.sets = 1;  // one update after the other
+  Use(std::get<3>(GetParam()), encodes, &options);
   const DeviceRig rig(spec, options);
   ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
   ASSERT_TRUE(shard.status().ok()) << shard.status();
@@ -198,6 +242,9 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
 
     LinkBytes expected;
     expected.Add(Link::kHost, Direction::kRead, Purpose::kWeights, encodes ? 2 * n : 4 * n);
+    if (options.reads_weights_back) {
+      expected.Add(Link::kMedia, Direction::kRead, Purpose::kWeights, 4 * n);
+    }
     expected.Add(Link::kHost, Direction::kWritten, Purpose::kGradient, 4 * n);
     if (!in_memory) expected.Add(Link::kMedia, Direction::kWritten, Purpose::kGradient, 4 * n);
     for (const Link link : {Link::kInternal, Link::kMedia}) {
@@ -219,11 +266,14 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, SmartUpdateBytesTest,
-                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool()),
+                         testing::Combine(testing::Bool(), testing::Bool(), testing::Bool(),
+                                          testing::Values(Handler::kNaive, Handler::kHandover,
+                                                          Handler::kPipelined)),
                          [](const auto& info) {
                            return absl::StrCat(std::get<0>(info.param) ? "Processes" : "Here",
                                                std::get<1>(info.param) ? "Encoded" : "Fp32",
-                                               std::get<2>(info.param) ? "InDevice" : "OnMedium");
+                                               std::get<2>(info.param) ? "InDevice" : "OnMedium",
+                                               NameOf(std::get<3>(info.param)));
                          });
 
 // Gradients that find no room in device memory wait on the medium.

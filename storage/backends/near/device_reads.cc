@@ -219,7 +219,8 @@ void DeviceReads::EncodeOnHost(const std::shared_ptr<Encoding>& encoding) {
   files_->staging()->Acquire(encoding->lane, [this, encoding](uint8_t* buffer) {
     const uint64_t bytes = encoding->chunk().elements * sizeof(float);
     encoding->in.device()->HostRead(
-        encoding->in.set, absl::MakeSpan(buffer, RoundUpTo(bytes, kDiskBlock)), Purpose::kWeights,
+        encoding->in.weights_back.value_or(encoding->in.set),
+        absl::MakeSpan(buffer, RoundUpTo(bytes, kDiskBlock)), Purpose::kWeights,
         in_flight_->Posted(encoding->lane, [this, encoding, buffer](const absl::Status& status) {
           const ChunkArrays arrays{reinterpret_cast<float*>(buffer),
                                    encoding->in.area->stride_bytes / sizeof(float), nullptr};

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,8 @@ struct ChunkInSet {
   MemorySets* sets = nullptr;
   Place set;
   csd::ChunkInMemory chunk;
+  // Where FP32 weights come from, if not from the set.
+  std::optional<Place> weights_back;
 
   Device* device() const { return sets->device(); }
 };

@@ -12,6 +12,7 @@
 #include "base/mutex.h"
 #include "base/status_macros.h"
 #include "storage/backends/in_flight.h"
+#include "storage/backends/near/buffer_gates.h"
 #include "storage/csd/device.h"
 
 namespace eps::durable {
@@ -21,6 +22,8 @@ namespace eps::durable {
 class MemorySets {
  public:
   using Use = std::function<void(Place)>;
+  using Gates = std::shared_ptr<BufferGates>;
+  using UseEarly = std::function<void(Place, const Gates& gates_or_null)>;
 
   // `device` and `in_flight` must outlive the sets. ResourceExhausted if the device has too little
   // memory.
@@ -30,7 +33,7 @@ class MemorySets {
     for (int i = 0; i < sets; ++i) {
       EPS_ASSIGN_OR_RETURN(const Place place, device->Allocate(bytes));
       MutexLock lock(&result->mu_);
-      result->free_.push_back(place);
+      result->free_.push_back({place, nullptr});
     }
     return result;
   }
@@ -41,21 +44,37 @@ class MemorySets {
   // Passes a set to `use` in that lane of the executor, in call order within the lane. Release it
   // exactly once.
   void Acquire(Lane lane, Use use) EPS_EXCLUDES(mu_) {
+    AcquireEarly(lane, [this, lane, use = std::move(use)](Place place, const Gates& gates_or_null) {
+      if (gates_or_null == nullptr) return use(place);
+      in_flight_->Begin();
+      gates_or_null->WhenAll([this, lane, use, place] {
+        in_flight_->executor(lane)->Post([use, place] { use(place); });
+        in_flight_->End();
+      });
+    });
+  }
+  // The same, but passes on a set whose buffers may not be free yet, with their gates.
+  void AcquireEarly(Lane lane, UseEarly use) EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
     waiting_.Push(lane, {lane, std::move(use)});
     Give();
   }
-  void Release(Place place) EPS_EXCLUDES(mu_) {
+  // If there are gates, they must open at some time.
+  void Release(Place place, Gates gates_or_null = nullptr) EPS_EXCLUDES(mu_) {
     MutexLock lock(&mu_);
-    free_.push_back(place);
+    free_.push_back({place, std::move(gates_or_null)});
     Give();
   }
 
  private:
-  // A call of Acquire.
+  // A call of AcquireEarly.
   struct Waiting {
     Lane lane;
-    Use use;
+    UseEarly use;
+  };
+  struct Free {
+    Place place;
+    Gates gates_or_null;
   };
 
   MemorySets(Device* device, uint64_t bytes, InFlight* in_flight)
@@ -65,7 +84,7 @@ class MemorySets {
     if (free_.empty() || waiting_.empty()) return;
     Waiting next = waiting_.Pop();
     in_flight_->executor(next.lane)->Post(
-        [use = std::move(next.use), place = free_.back()] { use(place); });
+        [use = std::move(next.use), free = free_.back()] { use(free.place, free.gates_or_null); });
     free_.pop_back();
   }
 
@@ -73,7 +92,7 @@ class MemorySets {
   const uint64_t bytes_;
   InFlight* const in_flight_;
   Mutex mu_;
-  std::vector<Place> free_ EPS_GUARDED_BY(mu_);
+  std::vector<Free> free_ EPS_GUARDED_BY(mu_);
   LaneQueue<Waiting> waiting_ EPS_GUARDED_BY(mu_);
 };
 

@@ -58,7 +58,8 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DeviceRig::NewBackend(
   options.staging_bytes = uint64_t{4} << 20;
   options.gradients_on_disk = options_.gradients_on_disk;
   if (options_.dram_bytes > 0) options.devices_or_null = disk_;
-  options.device_use = {options_.sets, options_.gradients_in_memory, options_.encodes_weights};
+  options.device_use = {options_.sets, options_.hands_buffers_over, options_.gradients_in_memory,
+                        options_.encodes_weights, options_.reads_weights_back};
   return NewNvmeBackend(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
                         std::move(done));
 }

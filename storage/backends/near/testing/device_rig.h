@@ -32,7 +32,9 @@ struct RigOptions {
   uint64_t media_bytes = uint64_t{16} << 20;
   uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives
   int sets = 3;             // chunks that a device updates at the same time
+  bool hands_buffers_over = false;
   bool encodes_weights = true;
+  bool reads_weights_back = false;
   // Where reduced gradients of mode sealed wait: in device memory, else on the medium; or, if not
   // on_disk, in memory of the host.
   bool gradients_in_memory = false;
