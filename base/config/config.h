@@ -131,6 +131,10 @@ struct QuantizationConfig : CodecSettings {
   TopkScope scope = TopkScope::kChunk;
 };
 
+enum class TransferHandler { kNaive, kHandover, kPipelined };
+template <>
+inline constexpr std::array<const char*, 3> kNames<TransferHandler> = {"naive", "handover",
+                                                                       "pipelined"};
 enum class GradientsIn { kDram, kMedia };
 template <>
 inline constexpr std::array<const char*, 2> kNames<GradientsIn> = {"dram", "media"};
@@ -142,9 +146,12 @@ inline constexpr std::array<const char*, 2> kNames<WeightsUp> = {"encoded", "fp3
 struct DevicesConfig {
   uint32_t count = 0;                   // 0 means one on each drive, or one
   uint64_t dram = uint64_t{256} << 20;  // bytes, of each
+  TransferHandler handler = TransferHandler::kPipelined;
   GradientsIn gradients = GradientsIn::kDram;
   WeightsUp weights_up = WeightsUp::kEncoded;
-  int sets = 3;  // chunks that a device updates at the same time
+  int sets = 3;           // chunks that a device updates at the same time
+  std::string rates;      // a description of machines, whose storage is as fast; empty for none
+  double rate_scale = 1;  // divides them
   int64_t command_timeout_ms = 30'000;
 };
 

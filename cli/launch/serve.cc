@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -10,10 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "base/exit_code.h"
 #include "base/status_macros.h"
+#include "cli/launch/planned_run.h"
 #include "cli/launch/security/security_flags.h"
 #include "cli/launch/siblings.h"
 #include "cli/launch/state/state_home.h"
 #include "eps_server/server.h"
+#include "planner/hardware.h"
+#include "planner/units.h"
 #include "storage/cuts/cut.h"
 
 namespace eps {
@@ -55,13 +59,37 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
   return cut_steps == kAutoCutSteps ? kLoggedCutSteps : cut_steps;
 }
 
+// Gives the devices the rates of the storage that a description of machines has.
+absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
+  if (config.rates.empty()) return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(config.rates));
+  if (!hardware.has_updating_storage()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.csd.rates: ", config.rates, " has no storage of kind csd"));
+  }
+  const planner::StorageDevices& storage = *hardware.servers.front().storage;
+  const auto scaled = [&](planner::BytesPerSecond rate) {
+    return std::isfinite(rate.value()) ? rate.value() / config.rate_scale : 0;
+  };
+  devices->rates.host_read = devices->rates.device_read = scaled(storage.read);
+  devices->rates.host_write = devices->rates.device_write = scaled(storage.write);
+  devices->rates.update = devices->rates.decompress_update = scaled(storage.update);
+  devices->host_rates = {scaled(storage.link), scaled(storage.link)};
+  return absl::OkStatus();
+}
+
 absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config) {
   DeviceSettings devices;
   EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
   devices.count = config.count;
   devices.dram_bytes = config.dram;
-  devices.use = {config.sets, config.gradients == GradientsIn::kDram,
-                 config.weights_up == WeightsUp::kEncoded};
+  const bool pipelined = config.handler == TransferHandler::kPipelined;
+  devices.use.sets = pipelined ? config.sets : 1;
+  devices.use.hands_buffers_over = config.handler == TransferHandler::kHandover;
+  devices.use.gradients_in_memory = config.gradients == GradientsIn::kDram;
+  devices.use.encodes_weights = config.weights_up == WeightsUp::kEncoded;
+  devices.use.reads_weights_back = !pipelined && !devices.use.encodes_weights;
+  EPS_RETURN_IF_ERROR(SetRates(config, &devices));
   devices.command_timeout = std::chrono::milliseconds(config.command_timeout_ms);
   // Without its device this process is of no use. Its end is that of a killed server: whoever
   // restarts it returns to a cut.

@@ -10,6 +10,12 @@
 
 namespace eps {
 
+// The bytes that a kernel passes through a device's updater. Plain value.
+struct UpdaterWork {
+  uint64_t bytes = 0;         // of state and gradient, as they lie in the device's memory
+  bool decompresses = false;  // the gradient, first
+};
+
 // The computations that a device can carry out in its own memory. Immutable, thread-safe; the
 // caller excludes concurrent calls on the same memory.
 class KernelRunner {
@@ -19,6 +25,8 @@ class KernelRunner {
   // DataLoss if the kernel or the memory is damaged; then the memory is as it was.
   virtual absl::StatusOr<std::string> Run(absl::string_view kernel,
                                           absl::Span<uint8_t> memory) const = 0;
+  // Returns nothing for a kernel that only streams bytes on their way, and for a damaged one.
+  virtual UpdaterWork WorkOf(absl::string_view kernel) const = 0;
 };
 
 }  // namespace eps

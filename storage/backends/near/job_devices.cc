@@ -9,6 +9,7 @@
 #include "storage/csd/device_core.h"
 #include "storage/csd/file_table.h"
 #include "storage/csd/process/device_process.h"
+#include "storage/csd/process/host_link.h"
 #include "storage/cuts/job_folders.h"
 
 namespace eps {
@@ -67,6 +68,8 @@ absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::Start(
   options.job = spec.ToText();
   options.command_timeout = settings.command_timeout;
   options.lost = settings.lost;
+  options.rates = settings.rates;
+  options.link_or_null = std::make_shared<csd::HostLink>(settings.host_rates);
   for (size_t drive = 0; drive < folders.size(); ++drive) {
     EPS_ASSIGN_OR_RETURN(options.device, OptionsOf(host, folders[drive], drive));
     options.device.dram_bytes = settings.dram_bytes;

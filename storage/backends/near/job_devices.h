@@ -16,6 +16,7 @@
 #include "storage/backends/near/device_use.h"
 #include "storage/csd/device.h"
 #include "storage/csd/device_disk.h"
+#include "storage/csd/rates/device_rates.h"
 #include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
 
@@ -27,6 +28,8 @@ struct DeviceSettings {
   uint32_t count = 0;       // if no drives are named: devices in storage.path
   uint64_t dram_bytes = 0;  // of each device
   DeviceUse use;
+  DeviceRates rates;     // of each device
+  HostRates host_rates;  // of the link that they share
   std::chrono::milliseconds command_timeout{30'000};
   // Called at most once for each device, on any thread, when it has ended without being asked to.
   // May be null.

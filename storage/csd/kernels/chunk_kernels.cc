@@ -102,6 +102,15 @@ absl::StatusOr<std::string> ChunkKernels::Run(absl::string_view kernel,
       decoded);
 }
 
+UpdaterWork ChunkKernels::WorkOf(absl::string_view kernel) const {
+  const absl::StatusOr<Kernel> decoded = DecodeKernel(kernel);
+  const UpdateKernel* const update = decoded.ok() ? std::get_if<UpdateKernel>(&*decoded) : nullptr;
+  if (update == nullptr || update->from.chunk.value() >= chunks_.chunks().size()) return {};
+  const uint64_t elements = chunks_.chunk(update->from.chunk).elements;
+  return {elements * compute_->arrays() * sizeof(float) + update->gradient_bytes,
+          /*decompresses=*/update->gradient_bytes < elements};
+}
+
 absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
                                                      absl::Span<uint8_t> memory) const {
   EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.from, memory));

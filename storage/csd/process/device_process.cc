@@ -29,10 +29,11 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
     const DeviceProcessOptions& options, MemoryAccount* account) {
   const DeviceCoreOptions& device = options.device;
   const std::string name = absl::StrCat(device.name, " (", device.path, ")");
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<csd::Child> child,
-                       csd::Child::Start(options.program, {device.name, device.path,
-                                                           absl::StrCat(device.media_bytes),
-                                                           absl::StrCat(device.dram_bytes)}));
+  EPS_ASSIGN_OR_RETURN(
+      std::unique_ptr<csd::Child> child,
+      csd::Child::Start(options.program,
+                        {device.name, device.path, absl::StrCat(device.media_bytes),
+                         absl::StrCat(device.dram_bytes), ToText(options.rates)}));
   Command start;
   start.kind = Command::Kind::kStart;
   start.number = 1;
@@ -55,12 +56,15 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
       new DeviceProcess(DeviceInfo{device.name, device.media_bytes, device.dram_bytes},
                         std::make_unique<csd::HostLanes>(name, std::move(child),
                                                          options.command_timeout, options.lost),
-                        account));
+                        options.link_or_null, account));
 }
 
 DeviceProcess::DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes,
-                             MemoryAccount* account)
-    : info_(std::move(info)), lanes_(std::move(lanes)), account_(account) {}
+                             std::shared_ptr<csd::HostLink> link_or_null, MemoryAccount* account)
+    : info_(std::move(info)),
+      link_(std::move(link_or_null)),
+      lanes_(std::move(lanes)),
+      account_(account) {}
 
 DeviceProcess::~DeviceProcess() { account_->Release(MemoryKind::kState, info_.dram_bytes); }
 
@@ -102,7 +106,7 @@ void DeviceProcess::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose 
   command.bytes = from.size();
   command.data_bytes = from.size();
   lanes_->Run({command,
-               {from, {}, nullptr},
+               {from, {}, nullptr, link_ != nullptr ? link_->down() : Crossing()},
                Counting(Direction::kWritten, purpose, from.size(), std::move(done))});
 }
 
@@ -113,7 +117,7 @@ void DeviceProcess::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpo
   command.from = from;
   command.bytes = into.size();
   lanes_->Run({command,
-               {{}, into, nullptr},
+               {{}, into, nullptr, link_ != nullptr ? link_->up() : Crossing()},
                Counting(Direction::kRead, purpose, into.size(), std::move(done))});
 }
 

@@ -15,6 +15,8 @@
 #include "storage/csd/device.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/process/host_lanes.h"
+#include "storage/csd/process/host_link.h"
+#include "storage/csd/rates/device_rates.h"
 
 namespace eps {
 
@@ -30,6 +32,8 @@ struct DeviceProcessOptions {
   // Called at most once, on any thread, when the first operation has failed because the process
   // ended or was killed. May be null.
   std::function<void(const absl::Status&)> lost;
+  DeviceRates rates;
+  std::shared_ptr<csd::HostLink> link_or_null;  // that it shares with other devices
 };
 
 // A device in a process of its own, which shares no memory with this one: every byte crosses a
@@ -64,7 +68,8 @@ class DeviceProcess final : public Device {
   pid_t pid() const { return lanes_->pid(); }
 
  private:
-  DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes, MemoryAccount* account);
+  DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes,
+                std::shared_ptr<csd::HostLink> link_or_null, MemoryAccount* account);
 
   // Returns a completion that counts the bytes of a transfer if it succeeded.
   Done Counting(Direction direction, Purpose purpose, uint64_t bytes, Done done);
@@ -72,6 +77,7 @@ class DeviceProcess final : public Device {
   absl::StatusOr<std::string> Ask(const csd::Command& command) const;
 
   const DeviceInfo info_;
+  const std::shared_ptr<csd::HostLink> link_;  // may be null
   const std::unique_ptr<csd::HostLanes> lanes_;
   MemoryAccount* const account_;
   LinkLedger host_link_;

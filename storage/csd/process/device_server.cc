@@ -86,8 +86,12 @@ T Await(Begin begin) {
 // The commands of one lane. Thread-compatible.
 class Lane {
  public:
-  Lane(int socket, Device* device, absl::Span<uint8_t> buffer)
-      : socket_(socket), device_(device), buffer_(buffer) {}
+  Lane(int socket, const LaneDevice& device, absl::Span<uint8_t> buffer)
+      : socket_(socket),
+        device_(device.device),
+        pace_(device.pace),
+        kernels_(device.kernels_or_null),
+        buffer_(buffer) {}
 
   // Carries out a command and replies. An error means that the lane has ended.
   absl::Status Run(const Command& command);
@@ -95,12 +99,15 @@ class Lane {
  private:
   absl::Status HostWrite(const Command& command);
   absl::Status HostRead(const Command& command);
+  absl::Status Copy(const Command& command);
   absl::Status RunKernel(const Command& command);
   // Replies without data, or with the error.
   absl::Status Answer(const Command& command, const absl::Status& status);
 
   const int socket_;
   Device* const device_;
+  DevicePace* const pace_;
+  const KernelRunner* const kernels_;  // may be null
   const absl::Span<uint8_t> buffer_;
 };
 
@@ -112,6 +119,7 @@ absl::Status Lane::Answer(const Command& command, const absl::Status& status) {
 absl::Status Lane::HostWrite(const Command& command) {
   // The data has to be taken from the socket, even if it cannot be written.
   absl::Status status = CheckTransfer(device_->info(), "HostWrite", command.to, command.bytes);
+  PacedTransfer transfer = pace_->HostWrite(command.to);
   for (uint64_t at = 0; at < command.bytes;) {
     const absl::Span<uint8_t> slice =
         buffer_.first(static_cast<size_t>(std::min(kSliceBytes, command.bytes - at)));
@@ -121,6 +129,7 @@ absl::Status Lane::HostWrite(const Command& command) {
       status = Await<absl::Status>([&](Device::Done done) {
         device_->HostWrite(slice, command.to.At(at), command.purpose, std::move(done));
       });
+      transfer.Await(slice.size());
     }
     at += slice.size();
   }
@@ -130,6 +139,7 @@ absl::Status Lane::HostWrite(const Command& command) {
 absl::Status Lane::HostRead(const Command& command) {
   const absl::Status fits = CheckTransfer(device_->info(), "HostRead", command.from, command.bytes);
   if (!fits.ok()) return Answer(command, fits);
+  PacedTransfer transfer = pace_->HostRead(command.from);
   for (uint64_t at = 0; at < command.bytes;) {
     const absl::Span<uint8_t> slice =
         buffer_.first(static_cast<size_t>(std::min(kSliceBytes, command.bytes - at)));
@@ -137,6 +147,7 @@ absl::Status Lane::HostRead(const Command& command) {
       device_->HostRead(command.from.At(at), slice, command.purpose, std::move(done));
     });
     if (!status.ok()) return Answer(command, status);
+    transfer.Await(slice.size());
     EPS_RETURN_IF_ERROR(
         SendReply(socket_, command.number,
                   absl::string_view(reinterpret_cast<const char*>(slice.data()), slice.size())));
@@ -145,12 +156,24 @@ absl::Status Lane::HostRead(const Command& command) {
   return absl::OkStatus();
 }
 
+absl::Status Lane::Copy(const Command& command) {
+  PacedTransfer transfer = pace_->Copy(command.from);
+  const absl::Status status = Await<absl::Status>([&](Device::Done done) {
+    device_->Copy(command.from, command.to, command.bytes, command.purpose, std::move(done));
+  });
+  if (status.ok()) transfer.Await(command.bytes);
+  return Answer(command, status);
+}
+
 absl::Status Lane::RunKernel(const Command& command) {
   EPS_ASSIGN_OR_RETURN(std::string kernel, ReceiveData(socket_, command));
+  const UpdaterWork work = kernels_ != nullptr ? kernels_->WorkOf(kernel) : UpdaterWork();
+  PacedTransfer transfer = pace_->Update(work.decompresses);
   const auto result = Await<absl::StatusOr<std::string>>([&](Device::KernelDone done) {
     device_->Run(std::move(kernel), command.to, command.bytes, std::move(done));
   });
   if (!result.ok()) return Answer(command, result.status());
+  transfer.Await(work.bytes);
   return SendReply(socket_, command.number, *result);
 }
 
@@ -163,10 +186,7 @@ absl::Status Lane::Run(const Command& command) {
     case Command::Kind::kHostRead:
       return HostRead(command);
     case Command::Kind::kCopy:
-      return Answer(command, Await<absl::Status>([&](Device::Done done) {
-                      device_->Copy(command.from, command.to, command.bytes, command.purpose,
-                                    std::move(done));
-                    }));
+      return Copy(command);
     case Command::Kind::kRun:
       return RunKernel(command);
     case Command::Kind::kSync:
@@ -202,7 +222,7 @@ absl::Status AnswerStart(int socket, const Start& start, const absl::Status& sta
                      : SendError(socket, start.number, status);
 }
 
-absl::Status ServeLane(int socket, Device* device, absl::Span<uint8_t> buffer) {
+absl::Status ServeLane(int socket, const LaneDevice& device, absl::Span<uint8_t> buffer) {
   Lane lane(socket, device, buffer);
   while (true) {
     EPS_ASSIGN_OR_RETURN(const std::optional<Command> command, ReceiveCommand(socket));

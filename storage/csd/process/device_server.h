@@ -8,6 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "storage/csd/device.h"
+#include "storage/csd/kernel_runner.h"
+#include "storage/csd/process/device_pace.h"
 #include "storage/csd/process/frames.h"
 
 namespace eps::csd {
@@ -23,12 +25,19 @@ absl::StatusOr<Start> ReceiveStart(int socket);
 // Replies that the device is ready, or why it cannot start. Unavailable if the host is gone.
 absl::Status AnswerStart(int socket, const Start& start, const absl::Status& status);
 
+// The device as its lanes use it. All must outlive the lanes. Plain value.
+struct LaneDevice {
+  Device* device = nullptr;
+  DevicePace* pace = nullptr;
+  const KernelRunner* kernels_or_null = nullptr;  // those that `device` runs
+};
+
 // Carries out the commands of one lane, one after another, until the host closes the socket: then
 // returns OK. Returns DataLoss for a damaged command, after which nothing on the lane can be
 // trusted, and Unavailable if the host goes in the middle of one. Blocks; opens and maps nothing.
 // `buffer` is for this lane alone and has kSliceBytes bytes, aligned to kDiskBlock. SIGPIPE must be
 // ignored.
-absl::Status ServeLane(int socket, Device* device, absl::Span<uint8_t> buffer);
+absl::Status ServeLane(int socket, const LaneDevice& device, absl::Span<uint8_t> buffer);
 
 }  // namespace eps::csd
 

@@ -47,6 +47,20 @@ absl::Status SendAll(int socket, absl::string_view bytes, Deadline deadline) {
   return absl::OkStatus();
 }
 
+// Sends data at the pace of its link.
+absl::Status SendData(int socket, const ExchangeData& data, Deadline deadline) {
+  PacedTransfer transfer({data.link});
+  const uint64_t step = data.link.rate > 0 ? kPacedSlice : data.send.size();
+  for (uint64_t at = 0; at < data.send.size(); at += step) {
+    const auto slice = data.send.subspan(at, step);
+    transfer.Await(slice.size());
+    EPS_RETURN_IF_ERROR(SendAll(
+        socket, absl::string_view(reinterpret_cast<const char*>(slice.data()), slice.size()),
+        deadline));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status ReceiveAll(int socket, void* into, size_t size, Deadline deadline) {
   size_t done = 0;
   while (done < size) {
@@ -86,9 +100,8 @@ absl::Status ReceiveReply(int socket, uint64_t number, Deadline deadline, Reply*
 absl::Status Exchange(int socket, const Command& command, ExchangeData data, Deadline deadline,
                       absl::Status* answer) {
   EPS_RETURN_IF_ERROR(SendAll(socket, Encode(command), deadline));
-  EPS_RETURN_IF_ERROR(SendAll(
-      socket, absl::string_view(reinterpret_cast<const char*>(data.send.data()), data.send.size()),
-      deadline));
+  EPS_RETURN_IF_ERROR(SendData(socket, data, deadline));
+  PacedTransfer transfer({data.receive.empty() ? Crossing() : data.link});
   do {
     Reply reply;
     EPS_RETURN_IF_ERROR(ReceiveReply(socket, command.number, deadline, &reply, answer));
@@ -103,6 +116,7 @@ absl::Status Exchange(int socket, const Command& command, ExchangeData data, Dea
           absl::StrCat(size, " bytes of data came, ", data.receive.size(), " were expected"));
     }
     EPS_RETURN_IF_ERROR(ReceiveAll(socket, data.receive.data(), size, deadline));
+    transfer.Await(size);
     data.receive.remove_prefix(size);
   } while (!data.receive.empty());
   return absl::OkStatus();

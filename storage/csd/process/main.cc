@@ -24,9 +24,11 @@
 #include "storage/csd/device_core.h"
 #include "storage/csd/kernel_runner.h"
 #include "storage/csd/kernels/chunk_kernels.h"
+#include "storage/csd/process/device_pace.h"
 #include "storage/csd/process/device_server.h"
 #include "storage/csd/process/fence.h"
 #include "storage/csd/process/frames.h"
+#include "storage/csd/rates/device_rates.h"
 #include "storage/disk/disk.h"
 #include "storage/disk/state_arena.h"
 
@@ -38,7 +40,8 @@ constexpr std::chrono::seconds kLockPatience{10};
 
 // The device and what it works with.
 struct Parts {
-  explicit Parts(const DeviceCoreOptions& options) : options(options) {}
+  Parts(const DeviceCoreOptions& options, const DeviceRates& rates)
+      : options(options), pace(rates) {}
 
   absl::Status Open(const std::string& job) {
     std::unique_ptr<KernelRunner> kernels;
@@ -46,6 +49,7 @@ struct Parts {
       EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
       EPS_ASSIGN_OR_RETURN(kernels, ChunkKernels::New(std::move(spec), &account));
     }
+    kernels_or_null = kernels.get();
     EPS_ASSIGN_OR_RETURN(lock, TakeLockWithin(disk.get(), options.path + ".lock", kLockPatience));
     EPS_ASSIGN_OR_RETURN(
         core, DeviceCore::Open(options, disk.get(), &pool, &account, std::move(kernels)));
@@ -66,6 +70,8 @@ struct Parts {
   std::unique_ptr<Disk::Lock> lock;
   std::unique_ptr<StateArena> buffers;
   std::unique_ptr<DeviceCore> core;
+  const KernelRunner* kernels_or_null = nullptr;  // of the core
+  DevicePace pace;
 };
 
 // Writes one line. The log makes calls that are forbidden in a fenced process.
@@ -85,7 +91,9 @@ void Serve(Parts* parts, const Start& first) {
   for (int i = 0; i < kLaneCount; ++i) {
     lanes.emplace_back([parts, begin, i] {
       begin.wait();
-      const absl::Status end = ServeLane(kFirstLane + i, parts->core.get(), parts->buffer(i));
+      const absl::Status end =
+          ServeLane(kFirstLane + i, {parts->core.get(), &parts->pace, parts->kernels_or_null},
+                    parts->buffer(i));
       if (!end.ok()) End(parts->options.name, end);
     });
   }
@@ -99,16 +107,21 @@ void Serve(Parts* parts, const Start& first) {
 
 absl::Status Run(const std::vector<std::string>& arguments) {
   DeviceCoreOptions options;
-  if (arguments.size() != 4 || !absl::SimpleAtoi(arguments[2], &options.media_bytes) ||
+  if (arguments.size() < 4 || arguments.size() > 5 ||
+      !absl::SimpleAtoi(arguments[2], &options.media_bytes) ||
       !absl::SimpleAtoi(arguments[3], &options.dram_bytes)) {
     return absl::InvalidArgumentError(
-        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES, with sockets to the host as "
+        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES [RATES], with sockets to the host as "
         "descriptors 3 to 6; EPS servers start it");
   }
   options.name = arguments[0];
   options.path = arguments[1];
+  DeviceRates rates;
+  if (arguments.size() == 5) {
+    EPS_ASSIGN_OR_RETURN(rates, ParseDeviceRates(arguments[4]));
+  }
   EPS_ASSIGN_OR_RETURN(const Start first, ReceiveStart(kFirstLane));
-  Parts parts(options);
+  Parts parts(options, rates);
   const absl::Status opened = parts.Open(first.job);
   if (!opened.ok()) {
     AnswerStart(kFirstLane, first, opened).IgnoreError();

@@ -1,0 +1,26 @@
+#ifndef EPS_STORAGE_CSD_PROCESS_HOST_LINK_H_
+#define EPS_STORAGE_CSD_PROCESS_HOST_LINK_H_
+
+#include "storage/csd/rates/device_rates.h"
+#include "storage/csd/rates/paced_link.h"
+
+namespace eps::csd {
+
+// The link that all devices of a host share, as slow as its rates. The host waits for it, being the
+// end that all its devices have in common. Thread-safe.
+class HostLink {
+ public:
+  explicit HostLink(const HostRates& rates) : rates_(rates) {}
+
+  Crossing up() { return {&up_, rates_.up}; }
+  Crossing down() { return {&down_, rates_.down}; }
+
+ private:
+  const HostRates rates_;
+  PacedLink up_;
+  PacedLink down_;
+};
+
+}  // namespace eps::csd
+
+#endif  // EPS_STORAGE_CSD_PROCESS_HOST_LINK_H_
