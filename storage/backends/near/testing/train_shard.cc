@@ -4,6 +4,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "base/bytes.h"
+#include "base/ids.h"
+#include "base/job/job_spec.h"
+#include "compression/codec.h"
 #include "gtest/gtest.h"
 #include "storage/requests.h"
 
@@ -32,13 +36,46 @@ UpdateResult TrainChunk(ShardUnderTest* shard, const Chunk& chunk, uint64_t step
   return result;
 }
 
+namespace {
+
+// Carries out all requests at the same time. Returns their results in order; expects success.
+std::vector<UpdateResult> AwaitAll(ShardUnderTest* shard, std::vector<Request> requests) {
+  std::vector<OpId> ops;
+  for (Request& request : requests) ops.push_back(shard->Submit(std::move(request)));
+  std::vector<UpdateResult> results;
+  for (const OpId op : ops) {
+    const BackendDone done = shard->completions().Take(op);
+    EXPECT_TRUE(done.status.ok()) << done.status;
+    results.push_back(done.status.ok() ? std::get<UpdateResult>(done.value) : UpdateResult());
+  }
+  return results;
+}
+
+}  // namespace
+
 std::string TrainShard(ShardUnderTest* shard) {
   shard->InitializeAll();
+  const bool sealed = shard->spec().training.mode == Mode::kSealed;
   std::string state;
   for (uint64_t step = 1; step <= 2; ++step) {
+    std::vector<Request> reduces;
+    std::vector<UpdateRequest> updates;
     for (const Chunk& chunk : shard->chunks().chunks()) {
       if (chunk.frozen) continue;
-      absl::StrAppend(&state, TrainChunk(shard, chunk, step).sum_squares, "\n");
+      updates.push_back(RequestOf(shard, chunk, GradientsOf(chunk, step, 2), step, Merging::kNone));
+      if (sealed) reduces.emplace_back(ReduceRequest{updates.back()});
+      updates.back().encode = {{*FindCodec("bf16"), Axis::kRow}};
+    }
+    const std::vector<UpdateResult> reduced = AwaitAll(shard, std::move(reduces));
+    for (size_t i = 0; i < reduced.size(); ++i) {
+      updates[i].inputs.clear();
+      updates[i].reduced = reduced[i].reduced;
+    }
+    std::vector<Request> requests;
+    for (UpdateRequest& update : updates) requests.emplace_back(std::move(update));
+    for (const UpdateResult& result : AwaitAll(shard, std::move(requests))) {
+      absl::StrAppend(&state, result.sum_squares, "\n");
+      for (const Bytes& bytes : result.encoded) absl::StrAppend(&state, bytes.view());
     }
   }
   for (const Chunk& chunk : shard->chunks().chunks()) {

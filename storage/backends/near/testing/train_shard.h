@@ -16,8 +16,8 @@ namespace eps {
 UpdateResult TrainChunk(ShardUnderTest* shard, const Chunk& chunk, uint64_t step,
                         std::vector<UpdateRequest::Encode> encode = {});
 
-// Initializes the shard and trains two steps of every chunk. Returns the sums of squares and the
-// whole state. For one thread.
+// Initializes the shard and trains two steps, each of all chunks at the same time. Returns the sums
+// of squares, the encoded weights and the whole state. For one thread.
 std::string TrainShard(ShardUnderTest* shard);
 
 }  // namespace eps
