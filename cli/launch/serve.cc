@@ -74,7 +74,7 @@ absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
   devices->rates.host_read = devices->rates.device_read = scaled(storage.read);
   devices->rates.host_write = devices->rates.device_write = scaled(storage.write);
   devices->rates.update = devices->rates.decompress_update = scaled(storage.update);
-  devices->host_rates = {scaled(storage.link), scaled(storage.link)};
+  devices->host_rates = {scaled(storage.link), scaled(storage.link), 0};
   return absl::OkStatus();
 }
 

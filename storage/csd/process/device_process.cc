@@ -106,7 +106,7 @@ void DeviceProcess::HostWrite(absl::Span<const uint8_t> from, Place to, Purpose 
   command.bytes = from.size();
   command.data_bytes = from.size();
   lanes_->Run({command,
-               {from, {}, nullptr, link_ != nullptr ? link_->down() : Crossing()},
+               {from, {}, nullptr, Down()},
                Counting(Direction::kWritten, purpose, from.size(), std::move(done))});
 }
 
@@ -117,7 +117,7 @@ void DeviceProcess::HostRead(Place from, absl::Span<uint8_t> into, Purpose purpo
   command.from = from;
   command.bytes = into.size();
   lanes_->Run({command,
-               {{}, into, nullptr, link_ != nullptr ? link_->up() : Crossing()},
+               {{}, into, nullptr, Up()},
                Counting(Direction::kRead, purpose, into.size(), std::move(done))});
 }
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -17,6 +18,7 @@
 #include "storage/csd/process/host_lanes.h"
 #include "storage/csd/process/host_link.h"
 #include "storage/csd/rates/device_rates.h"
+#include "storage/csd/rates/paced_link.h"
 
 namespace eps {
 
@@ -71,6 +73,12 @@ class DeviceProcess final : public Device {
   DeviceProcess(DeviceInfo info, std::unique_ptr<csd::HostLanes> lanes,
                 std::shared_ptr<csd::HostLink> link_or_null, MemoryAccount* account);
 
+  std::vector<Crossing> Up() const {
+    return link_ != nullptr ? link_->up() : std::vector<Crossing>();
+  }
+  std::vector<Crossing> Down() const {
+    return link_ != nullptr ? link_->down() : std::vector<Crossing>();
+  }
   // Returns a completion that counts the bytes of a transfer if it succeeded.
   Done Counting(Direction direction, Purpose purpose, uint64_t bytes, Done done);
   // Runs a command whose reply has data, and waits for it.

@@ -49,8 +49,8 @@ absl::Status SendAll(int socket, absl::string_view bytes, Deadline deadline) {
 
 // Sends data at the pace of its link.
 absl::Status SendData(int socket, const ExchangeData& data, Deadline deadline) {
-  PacedTransfer transfer({data.link});
-  const uint64_t step = data.link.rate > 0 ? kPacedSlice : data.send.size();
+  PacedTransfer transfer(data.links);
+  const uint64_t step = transfer.waits() ? kPacedSlice : data.send.size();
   for (uint64_t at = 0; at < data.send.size(); at += step) {
     const auto slice = data.send.subspan(at, step);
     transfer.Await(slice.size());
@@ -101,7 +101,7 @@ absl::Status Exchange(int socket, const Command& command, ExchangeData data, Dea
                       absl::Status* answer) {
   EPS_RETURN_IF_ERROR(SendAll(socket, Encode(command), deadline));
   EPS_RETURN_IF_ERROR(SendData(socket, data, deadline));
-  PacedTransfer transfer({data.receive.empty() ? Crossing() : data.link});
+  PacedTransfer transfer(data.links);
   do {
     Reply reply;
     EPS_RETURN_IF_ERROR(ReceiveReply(socket, command.number, deadline, &reply, answer));

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
@@ -17,7 +18,7 @@ struct ExchangeData {
   absl::Span<const uint8_t> send;         // as long as the command's data
   absl::Span<uint8_t> receive;            // for a HostRead: all its bytes
   std::string* result_or_null = nullptr;  // for other commands whose reply has data
-  Crossing link{};                        // that `send` and `receive` cross
+  std::vector<Crossing> links{};          // that `send` and `receive` cross
 };
 
 // The host's end of one command: sends it with its data over a lane, and takes its replies. Returns

@@ -1,6 +1,8 @@
 #ifndef EPS_STORAGE_CSD_PROCESS_HOST_LINK_H_
 #define EPS_STORAGE_CSD_PROCESS_HOST_LINK_H_
 
+#include <vector>
+
 #include "storage/csd/rates/device_rates.h"
 #include "storage/csd/rates/paced_link.h"
 
@@ -12,13 +14,14 @@ class HostLink {
  public:
   explicit HostLink(const HostRates& rates) : rates_(rates) {}
 
-  Crossing up() { return {&up_, rates_.up}; }
-  Crossing down() { return {&down_, rates_.down}; }
+  std::vector<Crossing> up() { return {{&up_, rates_.up}, {&both_, rates_.both}}; }
+  std::vector<Crossing> down() { return {{&down_, rates_.down}, {&both_, rates_.both}}; }
 
  private:
   const HostRates rates_;
   PacedLink up_;
   PacedLink down_;
+  PacedLink both_;
 };
 
 }  // namespace eps::csd

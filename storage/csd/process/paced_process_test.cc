@@ -75,7 +75,7 @@ TEST_F(PacedProcessTest, EveryByteCrossesTheInternalLink) {
 
 TEST_F(PacedProcessTest, HostLinkHasARatePerDirection) {
   options_.link_or_null =
-      std::make_shared<csd::HostLink>(HostRates{/*up=*/kBytes / 0.1, /*down=*/kBytes / 0.2});
+      std::make_shared<csd::HostLink>(HostRates{/*up=*/kBytes / 0.1, /*down=*/kBytes / 0.2, 0});
   const Times times = Measure();
   EXPECT_GE(times.write_media, 0.2);
   EXPECT_GE(times.write_dram, 0.2);
@@ -84,7 +84,7 @@ TEST_F(PacedProcessTest, HostLinkHasARatePerDirection) {
 }
 
 TEST_F(PacedProcessTest, DevicesShareTheHostLink) {
-  options_.link_or_null = std::make_shared<csd::HostLink>(HostRates{0, /*down=*/kBytes / 0.1});
+  options_.link_or_null = std::make_shared<csd::HostLink>(HostRates{0, 0, /*both=*/kBytes / 0.1});
   Start();
   DeviceProcessOptions other = options_;
   other.device.path += "-other";

@@ -23,10 +23,12 @@ struct DeviceRates {
   double decompress_update = 0;
 };
 
-// The rates of the link between a host and all its devices, per direction. Plain value.
+// The rates of the link between a host and all its devices, in bytes per second; 0 is as fast as
+// this machine. Plain value.
 struct HostRates {
   double up = 0;    // to the host
   double down = 0;  // to the devices
+  double both = 0;  // both directions together, as software limits them
 };
 
 // One number after another, in the order of the fields, separated by commas.

@@ -36,6 +36,7 @@ class PacedTransfer {
  public:
   explicit PacedTransfer(std::vector<Crossing> links);
 
+  bool waits() const { return !links_.empty(); }
   // Blocks until the next `bytes` have crossed all links. They cross in slices of at most
   // kPacedSlice, so that transfers share a link in turns. A slice begins at the end of the slice
   // before it, even if this thread wakes up late, but no more than kPacedLateness ago: a link does

@@ -1,0 +1,182 @@
+// Steps of GPT-2 4.0B whose state lies on storage devices (Smart-Infinity, section 7): RAID0 with
+// updates on the host, updates in devices as in the paper, and ours. Real devices in processes of
+// their own, as slow as the paper's by rates; a GPU that sleeps. All variants make their steps in
+// alternating rounds, and end with the state of a backend in memory.
+//
+// Usage: csd_bench [a5000|a100] [rounds] [scale] [devices,…] [folder] [eps-csd]. Exits with 1 if a
+// goal is missed, with 2 after an error or if a state differs.
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "bench/near/near_flow.h"
+#include "bench/near/near_variant.h"
+#include "bench/near/near_world.h"
+#include "bench/peers/timing.h"
+#include "planner/papers/smart_infinity_model.h"
+
+namespace eps {
+namespace {
+
+namespace smart = planner::smart_infinity;
+
+constexpr int kChunks = 100;  // as many subgroups as the paper's 4.0B parameters have
+constexpr int kSets = 3;
+constexpr int kHostChunks = 2;  // per device, in flight on a host that updates
+
+std::vector<NearVariant> Variants() {
+  NearVariant base{"RAID0, paper's host"};
+  base.host_updates = base.host_is_papers = true;
+  base.sets = kHostChunks;
+  NearVariant link = base;
+  link.name = "RAID0, link alone";
+  link.host_is_papers = false;
+  NearVariant naive{"SU"};
+  naive.host_is_papers = true;
+  NearVariant handover = naive;
+  handover.name = "SU+O";
+  handover.hands_buffers_over = true;
+  NearVariant sealed{"ours, sealed"};
+  sealed.sets = kSets;
+  sealed.gradients_in_memory = sealed.encodes_weights = true;
+  NearVariant eager = sealed;
+  eager.name = "ours, eager";
+  eager.eager = true;
+  eager.gradients_in_memory = false;
+  return {base, link, naive, handover, sealed, eager};
+}
+
+// What the paper has, or its simulation by planner/papers; 0 if it has no such variant.
+double PaperSeconds(const NearVariant& variant, const NearJob& job) {
+  smart::Method method;
+  if (variant.name == "SU") {
+    method.variant = smart::Variant::kNaive;
+  } else if (variant.name == "SU+O") {
+    method.variant = smart::Variant::kHandover;
+  } else if (!variant.host_updates || !variant.host_is_papers) {
+    return 0;
+  }
+  return smart::Simulate(job.machine, job.gpu, method, job.full_parameters, job.devices)
+      .total()
+      .value();
+}
+
+// The seconds of each variant's steps with one number of devices.
+class Row {
+ public:
+  Row(const NearJob& job, const std::string& folder, const std::string& program) : job_(job) {
+    for (const NearVariant& variant : variants_) {
+      const std::string own = absl::StrCat(folder, "/", worlds_.size());
+      std::filesystem::create_directories(own);
+      worlds_.push_back(std::make_unique<NearWorld>(variant, job, kChunks, own, program));
+    }
+    seconds_.resize(variants_.size());
+    updates_.resize(variants_.size());
+  }
+
+  void Measure(int rounds) {
+    for (int round = 0; round < rounds; ++round) {
+      for (size_t i = 0; i < worlds_.size(); ++i) {
+        const NearStep step = worlds_[i]->Step();
+        seconds_[i].push_back(step.total());
+        updates_[i].push_back(step.update);
+      }
+    }
+  }
+
+  void Print() const {
+    for (size_t i = 0; i < variants_.size(); ++i) {
+      const Spread spread = SpreadOf(seconds_[i]);
+      const NearStep flow = SimulateNear(variants_[i], job_, kChunks);
+      std::printf(
+          "%2d %-20s %6.1f s [%.1f..%.1f], update %5.1f; flows %6.1f (%.2f); paper's %5.1f; gain "
+          "%.2f, over the link alone %.2f\n",
+          job_.devices, variants_[i].name.c_str(), spread.median, spread.low, spread.high,
+          SpreadOf(updates_[i]).median, flow.total(), spread.median / flow.total(),
+          PaperSeconds(variants_[i], job_), Gain(0, i).median, Gain(1, i).median);
+    }
+    std::fflush(stdout);
+  }
+
+  // Returns how much faster variant i is than variant `over`, per round.
+  std::vector<double> Gains(size_t over, size_t i) const {
+    std::vector<double> gains;
+    for (size_t round = 0; round < seconds_[i].size(); ++round) {
+      gains.push_back(seconds_[over][round] / seconds_[i][round]);
+    }
+    return gains;
+  }
+
+  void CheckStates(const std::string& digest) {
+    for (size_t i = 0; i < worlds_.size(); ++i) {
+      if (worlds_[i]->Digest() == digest) continue;
+      std::printf("%s: the state differs from that of memory\n", variants_[i].name.c_str());
+      std::exit(2);
+    }
+  }
+
+ private:
+  Spread Gain(size_t over, size_t i) const { return SpreadOf(Gains(over, i)); }
+
+  const NearJob job_;
+  const std::vector<NearVariant> variants_ = Variants();
+  std::vector<std::unique_ptr<NearWorld>> worlds_;
+  std::vector<std::vector<double>> seconds_;  // by variant and round
+  std::vector<std::vector<double>> updates_;
+};
+
+bool Run(NearJob job, int rounds, const std::vector<int>& devices, const std::string& folder,
+         const std::string& program) {
+  std::printf("%s; %s, %d rounds, %d chunks, rates divided by %g; seconds of a step of 4.0B\n",
+              MachineName().c_str(), job.gpu.name, rounds, kChunks, job.scale);
+  const std::string digest = NearWorld::DigestOfMemory(kChunks, rounds);
+  bool reached = true;
+  for (const int count : devices) {
+    job.devices = count;
+    Row row(job, folder, program);
+    row.Measure(rounds);
+    row.Print();
+    row.CheckStates(digest);
+    if (count == 10) {
+      reached = ReportRatio("ours, sealed / RAID0 with the paper's host, 10 devices",
+                            row.Gains(0, 4), 2.2) &&
+                ReportRatio("ours, eager / RAID0 with the paper's host, 10 devices",
+                            row.Gains(0, 5), 3.5);
+    }
+    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+      std::filesystem::remove_all(entry);
+    }
+  }
+  return reached;
+}
+
+}  // namespace
+}  // namespace eps
+
+int main(int argc, char** argv) {
+  const auto argument = [&](int i, const char* usual) { return argc > i ? argv[i] : usual; };
+  eps::NearJob job;
+  if (std::string(argument(1, "a5000")) == "a100") job.gpu = eps::planner::smart_infinity::kA100;
+  const int rounds = std::atoi(argument(2, "3"));
+  job.scale = std::atof(argument(3, "64"));
+  std::vector<int> devices;
+  for (const auto text : absl::StrSplit(argument(4, "1,4,10"), ',')) {
+    if (!absl::SimpleAtoi(text, &devices.emplace_back())) return 2;
+  }
+  std::string folder = absl::StrCat(argument(5, "/tmp"), "/csd_bench-XXXXXX");
+  if (mkdtemp(folder.data()) == nullptr) {
+    std::perror(folder.c_str());
+    return 2;
+  }
+  const bool reached =
+      eps::Run(job, rounds, devices, folder, argument(6, "bazel-bin/storage/csd/process/eps-csd"));
+  std::filesystem::remove_all(folder);
+  return reached ? 0 : 1;
+}
