@@ -33,9 +33,10 @@ void ForEachUniformPart(const RowPiece& piece, const Segment& s, Visitor visit) 
 // An opened chunk; borrows `chunk`.
 class BlockChunk final : public EncodedChunk {
  public:
-  BlockChunk(std::shared_ptr<const BlockArithmetic> arithmetic, const Chunk& chunk, Axis axis,
-             BlockTiles tiles, Bytes bytes)
-      : arithmetic_(std::move(arithmetic)),
+  BlockChunk(const Codec* codec, std::shared_ptr<const BlockArithmetic> arithmetic,
+             const Chunk& chunk, Axis axis, BlockTiles tiles, Bytes bytes)
+      : codec_(codec),
+        arithmetic_(std::move(arithmetic)),
         chunk_(chunk),
         axis_(axis),
         tiles_(std::move(tiles)),
@@ -56,6 +57,7 @@ class BlockChunk final : public EncodedChunk {
                        });
   }
   const Bytes& bytes() const override { return bytes_; }
+  const Codec* codec() const override { return axis_ == Axis::kRow ? codec_ : nullptr; }
 
   // Returns OK, or the refusal that names the first inadmissible element.
   absl::Status CheckGradient(absl::string_view name) const {
@@ -92,6 +94,7 @@ class BlockChunk final : public EncodedChunk {
     }
   }
 
+  const Codec* const codec_;
   const std::shared_ptr<const BlockArithmetic> arithmetic_;
   const Chunk& chunk_;
   const Axis axis_;
@@ -181,8 +184,8 @@ class BlockCodec final : public Codec {
           absl::StrCat("chunk ", chunk.id.value(), " of ", chunk.elements, " elements, codec ",
                        name_, ": expected ", tiles.bytes(), " bytes, found ", bytes.size()));
     }
-    auto opened =
-        std::make_shared<BlockChunk>(arithmetic_, chunk, axis, std::move(tiles), std::move(bytes));
+    auto opened = std::make_shared<BlockChunk>(this, arithmetic_, chunk, axis, std::move(tiles),
+                                               std::move(bytes));
     if (content == Content::kGradient) EPS_RETURN_IF_ERROR(opened->CheckGradient(name_));
     return std::shared_ptr<const EncodedChunk>(std::move(opened));
   }

@@ -44,6 +44,8 @@ struct RowPiece {
   uint64_t offset(const Segment& s) const { return s.offset + uint64_t{row} * s.cols + col; }
 };
 
+class Codec;
+
 // An encoded chunk whose bytes have been checked. Immutable, thread-safe, random access by tile.
 class EncodedChunk {
  public:
@@ -58,6 +60,9 @@ class EncodedChunk {
   virtual void ReadRow(const RowPiece& piece, float* out) const;
   // Returns the bytes as received, for redo logs and for passing them to a device.
   virtual const Bytes& bytes() const = 0;
+  // Returns the codec that opens bytes() along rows as this chunk again. Null is always correct and
+  // means that the bytes are of no use elsewhere.
+  virtual const Codec* codec() const { return nullptr; }
   // Returns kFp32 or kBf16 if bytes() are the chunk's elements in that codec, contiguous and in
   // chunk order, so that a kernel may read them in place. kNone is always correct and means that
   // only Read may be used.

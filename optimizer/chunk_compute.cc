@@ -22,16 +22,15 @@ void AddSquares(const Panel& panel, const float* gradient, float scale, SquareSu
   });
 }
 
-// Returns the codec of a gradient whose bytes are its elements in chunk order; null for any other.
-const Codec* CodecInPlace(const EncodedChunk& gradient) {
-  switch (gradient.in_place_format()) {
-    case CodecId::kFp32:
-      return *FindCodec("fp32");
-    case CodecId::kBf16:
-      return *FindCodec("bf16");
-    default:
-      return nullptr;
-  }
+// Returns the codec in which a chunk's gradient can be kept, and opened again where its bytes are.
+// Null if it has none, or if the sum is smaller.
+const Codec* CodecToKeep(const Chunk& chunk, const EncodedChunk& gradient) {
+  return gradient.bytes().size() <= chunk.elements * sizeof(float) ? gradient.codec() : nullptr;
+}
+
+// Returns the only contribution; null if there are several.
+const EncodedChunk* OnlyInput(const UpdateRequest& request) {
+  return request.inputs.size() == 1 ? request.inputs.front().data.get() : nullptr;
 }
 
 absl::Span<const uint8_t> StoredIn(const ChunkArrays& arrays) {
@@ -185,11 +184,10 @@ absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const Upda
                        ReductionPlan::Build(chunk, request.parts, request.inputs));
   Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
-  // A single input is kept in its own encoding, which is never larger than the sum. A tier has to
-  // know that encoding.
+  // A single input is kept in its own encoding. A tier has to know that encoding.
+  const EncodedChunk* const only = OnlyInput(request);
   const bool keep_input =
-      request.inputs.size() == 1 &&
-      (room_or_null == nullptr || CodecInPlace(*request.inputs.front().data) != nullptr);
+      only != nullptr && (room_or_null == nullptr || CodecToKeep(chunk, *only) != nullptr);
   const uint64_t sum_bytes = chunk.elements * sizeof(float);
   Buffer sum(keep_input || room_or_null != nullptr ? 0 : sum_bytes, MemoryKind::kContribution,
              account_);
@@ -210,10 +208,8 @@ absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const Upda
   result.sum_squares = squares.Fold();
   EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec("fp32"));
   if (room_or_null != nullptr && keep_input) {
-    const EncodedChunk& input = *request.inputs.front().data;
-    EPS_CHECK(input.bytes().size() <= room_or_null->memory().size());
-    std::memcpy(room_or_null->memory().data(), input.bytes().data(), input.bytes().size());
-    result.reduced = room_or_null->Keep(CodecInPlace(input), input.bytes().size());
+    std::memcpy(room_or_null->memory().data(), only->bytes().data(), only->bytes().size());
+    result.reduced = room_or_null->Keep(only->codec(), only->bytes().size());
   } else if (room_or_null != nullptr) {
     result.reduced = room_or_null->Keep(fp32, sum_bytes);
   } else if (keep_input) {
@@ -226,17 +222,25 @@ absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const Upda
   return result;
 }
 
-absl::Status ChunkCompute::Sum(const Chunk& chunk, const UpdateRequest& request,
-                               float* into) const {
+absl::StatusOr<ChunkCompute::Gathered> ChunkCompute::Gather(const Chunk& chunk,
+                                                            const UpdateRequest& request,
+                                                            absl::Span<uint8_t> into) const {
   std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
   EPS_ASSIGN_OR_RETURN(const ReductionPlan plan, PlanOf(chunk, request, {}, &reduced));
+  const EncodedChunk* const only = reduced != nullptr ? reduced.get() : OnlyInput(request);
+  if (only != nullptr && CodecToKeep(chunk, *only) != nullptr) {
+    std::memcpy(into.data(), only->bytes().data(), only->bytes().size());
+    return Gathered{only->codec(), only->bytes().size()};
+  }
   Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
+  auto* const sums = reinterpret_cast<float*>(into.data());
   ScopedFlushDenormals flush;
   ForEachPanel(chunk, [&](const Panel& panel) {
-    plan.Run(panel, tiles.floats(), into + panel.offset(chunk.segments[panel.segment]));
+    plan.Run(panel, tiles.floats(), sums + panel.offset(chunk.segments[panel.segment]));
   });
-  return absl::OkStatus();
+  EPS_ASSIGN_OR_RETURN(const Codec* const fp32, FindCodec("fp32"));
+  return Gathered{fp32, chunk.elements * sizeof(float)};
 }
 
 absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const UpdateRequest& request,

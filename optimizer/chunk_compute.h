@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
@@ -75,9 +76,16 @@ class ChunkCompute {
   // Uses no array, and leaves the sum in `room_or_null` if there is one.
   absl::StatusOr<UpdateResult> Reduce(const Chunk& chunk, const UpdateRequest& request,
                                       GradientRoom* room_or_null) const;
-  // Writes the sum that Update would use, in FP32: one float per element. REQUIRES inputs, or a
+  // A gradient at the begin of some memory.
+  struct Gathered {
+    const Codec* codec = nullptr;
+    uint64_t bytes = 0;
+  };
+  // Writes the gradient that Update would use: a single contribution as it came, otherwise the sum
+  // in FP32. `into` is aligned for floats and has 4 bytes per element. REQUIRES inputs, or a
   // reduced gradient in memory.
-  absl::Status Sum(const Chunk& chunk, const UpdateRequest& request, float* into) const;
+  absl::StatusOr<Gathered> Gather(const Chunk& chunk, const UpdateRequest& request,
+                                  absl::Span<uint8_t> into) const;
   // REQUIRES CheckUpdate; and the room with its bytes for a gradient that is not in memory. An
   // error leaves the arrays as they were.
   absl::StatusOr<UpdateResult> Update(const Chunk& chunk, const UpdateRequest& request,

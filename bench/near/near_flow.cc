@@ -21,7 +21,7 @@ using planner::TaskId;
 using planner::smart_infinity::Machine;
 using Tasks = std::vector<TaskId>;
 
-constexpr Bytes kValue(4);
+constexpr Bytes kValue(4);  // of weights and moments
 constexpr Bytes kHalf(2);
 constexpr int kFields = 3;  // weights and moments
 
@@ -81,7 +81,7 @@ class StepFlows {
   // Moves a gradient down, where it waits.
   void Offload(int chunk, const Tasks& after) {
     const Device& device = *this->device(chunk);
-    net_.AddFlow(size_ * kValue,
+    net_.AddFlow(size_ * Gradient(),
                  variant_.gradients_in_memory ? device.Memory(down_) : device.HostWrite(down_),
                  after);
   }
@@ -92,6 +92,7 @@ class StepFlows {
   }
 
  private:
+  Bytes Gradient() const { return Bytes(variant_.gradient_bytes); }
   // Both RAID0's reads and writes, and the weights that devices send up, pass the host's software.
   BytesPerSecond HostRate() const {
     return variant_.host_updates ? machine_.base_software : machine_.take_over;
@@ -113,20 +114,20 @@ class StepFlows {
   void UpdateOnHost(int chunk, const Tasks& after) {
     Device* const device = this->device(chunk);
     const TaskId read =
-        net_.AddFlow(size_ * ((kFields + 1) * kValue), ThroughSoftware(device->HostRead(up_)),
-                     WithSet(*device, after));
+        net_.AddFlow(size_ * (kFields * kValue + Gradient()),
+                     ThroughSoftware(device->HostRead(up_)), WithSet(*device, after));
     device->free_sets.push_back({net_.AddFlow(size_ * (kFields * kValue),
                                               ThroughSoftware(device->HostWrite(down_)), {read})});
   }
 
   Tasks LoadGradient(const Device& device, const Tasks& after) {
-    if (variant_.eager) return {net_.AddFlow(size_ * kValue, device.Memory(down_), after)};
+    if (variant_.eager) return {net_.AddFlow(size_ * Gradient(), device.Memory(down_), after)};
     if (variant_.gradients_in_memory) return after;
-    return {net_.AddFlow(size_ * kValue, device.Load(), after)};
+    return {net_.AddFlow(size_ * Gradient(), device.Load(), after)};
   }
   TaskId Compute(const Device& device, const Tasks& after) {
-    return net_.AddWork(size_ * ((kFields + 1) * kValue) / machine_.update, device.updater(),
-                        after);
+    const BytesPerSecond rate = variant_.sparse() ? machine_.decompress_update : machine_.update;
+    return net_.AddWork(size_ * (kFields * kValue + Gradient()) / rate, device.updater(), after);
   }
   TaskId BringUp(const Device& device, TaskId computed, const Tasks& written) {
     if (variant_.encodes_weights) {
@@ -186,7 +187,8 @@ NearStep SimulateNear(const NearVariant& variant, const NearJob& job, int chunks
   const double size = job.full_parameters / chunks;
   NearStep result;
   result.forward = (job.full_parameters * job.gpu.forward).value();
-  const Seconds per_chunk = size * job.gpu.backward + size * kValue / job.machine.host_link;
+  const Seconds per_chunk =
+      size * job.gpu.backward + size * Bytes(variant.gradient_bytes) / job.machine.host_link;
   // Devices drift apart. In lockstep, all of them would leave a shared link idle at the same time.
   const Seconds apart = size * (kFields * kValue) / job.machine.device_read +
                         size * (kFields * kValue) / job.machine.device_write;

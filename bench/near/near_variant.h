@@ -15,8 +15,12 @@ struct NearVariant {
   bool hands_buffers_over = false;  // the paper's transfer handler
   int sets = 1;                     // chunks of a device that are updated at the same time
   bool gradients_in_memory = false;
-  bool encodes_weights = false;  // bf16 comes up; otherwise FP32 comes from the medium
-  bool eager = false;            // updates begin during backward
+  bool encodes_weights = false;    // bf16 comes up; otherwise FP32 comes from the medium
+  bool eager = false;              // updates begin during backward
+  std::string gradients = "fp32";  // the codec; a sparse one is decompressed in the device
+  double gradient_bytes = 4;       // per parameter
+
+  bool sparse() const { return gradient_bytes < 1; }
 };
 
 // The machine whose storage the devices emulate, and the job: GPT-2 4.0B of Smart-Infinity,

@@ -87,7 +87,7 @@ Purpose PurposeOf(const std::string& path) {
 
 // A backend, the gradients of a step, which are those of every step, and the operations in flight.
 struct NearWorld::State {
-  State(int count, Mode mode)
+  State(int count, Mode mode, const std::string& codec_name)
       : spec(SpecOf(count, mode)), map(ChunkMap::Build(spec)), chunks(ChunksOf(map)) {
     EPS_CHECK(static_cast<int>(chunks.size()) == count);
     for (const Chunk& chunk : chunks) {
@@ -95,9 +95,10 @@ struct NearWorld::State {
       for (size_t i = 0; i < values.size(); ++i) {
         values[i] = 1e-3f * static_cast<float>((i * 2654435761u + chunk.id.value()) % 1024) - 0.5f;
       }
-      const absl::string_view bytes(reinterpret_cast<const char*>(values.data()), kArrayBytes);
+      const Codec* const codec = OrExit(FindCodec(codec_name));
       gradients[chunk.id] = OrExit(
-          (*FindCodec("fp32"))->Open(chunk, Axis::kRow, Bytes::CopyOf(bytes), Content::kGradient));
+          codec->Open(chunk, Axis::kRow, EncodeChunk(*codec, chunk, EncodeOptions(), values.data()),
+                      Content::kGradient));
     }
   }
 
@@ -179,7 +180,8 @@ NearWorld::NearWorld(const NearVariant& variant, const NearJob& job, int chunks,
       host_(NewRealDisk(DiskOptions())),
       store_(OrExit(OpenRocksDb(folder + "/catalogue"))),
       catalogue_(std::make_unique<Catalogue>(store_.get())),
-      state_(std::make_unique<State>(chunks, variant.eager ? Mode::kEager : Mode::kSealed)) {
+      state_(std::make_unique<State>(chunks, variant.eager ? Mode::kEager : Mode::kSealed,
+                                     variant.gradients)) {
   const auto& machine = job.machine;
   const auto scaled = [&](planner::BytesPerSecond rate) { return rate.value() / job.scale; };
   DeviceProcessOptions options;
@@ -243,9 +245,9 @@ NearStep NearWorld::Step() {
                                                 job_.gpu.forward.value() * job_.scale));
   step.forward = SecondsSince(begin) * seconds_per_second_;
   // The GPU computes a chunk, then sends its gradient.
-  const Clock::duration per_chunk =
-      Seconds(parameters * job_.scale *
-              (job_.gpu.backward.value() + sizeof(float) / job_.machine.host_link.value()));
+  const Clock::duration per_chunk = Seconds(
+      parameters * job_.scale *
+      (job_.gpu.backward.value() + variant_.gradient_bytes / job_.machine.host_link.value()));
   const Clock::time_point backward = Clock::now();
   Clock::time_point computed = backward;
   for (const Chunk& chunk : chunks) {
@@ -272,8 +274,8 @@ NearStep NearWorld::Step() {
 
 std::string NearWorld::Digest() { return state_->Digest(); }
 
-std::string NearWorld::DigestOfMemory(int chunks, int steps) {
-  State state(chunks, Mode::kEager);
+std::string NearWorld::DigestOfMemory(const std::string& gradients, int chunks, int steps) {
+  State state(chunks, Mode::kEager, gradients);
   state.backend = OrExit(NewDramBackend(state.spec, state.map, IdsOf(state.chunks), &state.pool,
                                         &state.account, state.completions.Sink()));
   state.Initialize();

@@ -28,8 +28,8 @@ class NearWorld {
   NearStep Step();
   // Returns the SHA-256 of the state after the steps.
   std::string Digest();
-  // The same of a backend in memory after as many steps.
-  static std::string DigestOfMemory(int chunks, int steps);
+  // The same of a backend in memory after as many steps, with gradients in that codec.
+  static std::string DigestOfMemory(const std::string& gradients, int chunks, int steps);
 
  private:
   // The backend with its gradients.

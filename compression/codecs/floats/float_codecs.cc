@@ -88,7 +88,8 @@ struct E5m2Format {
 template <class Format>
 class FloatChunk final : public EncodedChunk {
  public:
-  FloatChunk(const Chunk& chunk, Bytes bytes) : chunk_(chunk), bytes_(std::move(bytes)) {}
+  FloatChunk(const Codec* codec, const Chunk& chunk, Bytes bytes)
+      : codec_(codec), chunk_(chunk), bytes_(std::move(bytes)) {}
 
   void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const override {
     const Segment& s = chunk_.segments[tile.segment];
@@ -104,12 +105,14 @@ class FloatChunk final : public EncodedChunk {
                     piece.cols, out);
   }
   const Bytes& bytes() const override { return bytes_; }
+  const Codec* codec() const override { return codec_; }
   CodecId in_place_format() const override {
     const CodecId id = Format::Traits().id;
     return id == CodecId::kFp32 || id == CodecId::kBf16 ? id : CodecId::kNone;
   }
 
  private:
+  const Codec* const codec_;
   const Chunk& chunk_;
   const Bytes bytes_;
 };
@@ -178,7 +181,7 @@ class FloatCodec final : public Codec {
       }
     }
     std::shared_ptr<const EncodedChunk> opened =
-        std::make_shared<FloatChunk<Format>>(chunk, std::move(bytes));
+        std::make_shared<FloatChunk<Format>>(this, chunk, std::move(bytes));
     return opened;
   }
 

@@ -45,8 +45,9 @@ static_assert(sizeof(Header) == Header::kBytes);
 // bits before each of its words: 3/16 of a byte per element of the chunk.
 class TopkChunk final : public EncodedChunk {
  public:
-  TopkChunk(const Chunk& chunk, Bytes bytes)
-      : chunk_(chunk),
+  TopkChunk(const Codec* codec, const Chunk& chunk, Bytes bytes)
+      : codec_(codec),
+        chunk_(chunk),
         bytes_(std::move(bytes)),
         words_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint64_t))),
         before_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint32_t))) {}
@@ -106,6 +107,7 @@ class TopkChunk final : public EncodedChunk {
     expand(sparse_, tile.offset(s), s.cols, tile.rows, tile.cols, ld, out);
   }
   const Bytes& bytes() const override { return bytes_; }
+  const Codec* codec() const override { return codec_; }
   const SparseElements* sparse_elements() const override { return &sparse_; }
 
  private:
@@ -120,6 +122,7 @@ class TopkChunk final : public EncodedChunk {
     return 64 * w + static_cast<uint64_t>(__builtin_ctzll(word));
   }
 
+  const Codec* const codec_;
   const Chunk& chunk_;
   const Bytes bytes_;
   Buffer words_;
@@ -242,7 +245,7 @@ class TopkCodec final : public Codec {
   absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis /*axis*/,
                                                            Bytes bytes,
                                                            Content content) const override {
-    auto opened = std::make_shared<TopkChunk>(chunk, std::move(bytes));
+    auto opened = std::make_shared<TopkChunk>(this, chunk, std::move(bytes));
     const absl::Status status = opened->Parse();
     if (!status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value(), " of ",

@@ -18,8 +18,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr char kFp32[] = "fp32";
-
 }  // namespace
 
 // One update, from its begin to its end.
@@ -193,16 +191,16 @@ void CsdTier::LoadGradient(const Update& run, const AsyncFile::Done& loaded) {
 void CsdTier::SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::Done& loaded) {
   const Clock::time_point start = Clock::now();
   const Chunk& chunk = *run->area().chunk;
-  const uint64_t bytes = chunk.elements * sizeof(float);
-  const absl::Status summed =
-      compute_->Sum(chunk, *run->op->update, reinterpret_cast<float*>(buffer));
+  const absl::StatusOr<ChunkCompute::Gathered> gathered = compute_->Gather(
+      chunk, *run->op->update, absl::MakeSpan(buffer, chunk.elements * sizeof(float)));
   run->seconds += std::chrono::duration<double>(Clock::now() - start).count();
-  if (!summed.ok()) {
+  if (!gathered.ok()) {
     files_->staging()->Release(buffer);
-    return loaded(summed);
+    return loaded(gathered.status());
   }
+  const uint64_t bytes = gathered->bytes;
   std::fill(buffer + bytes, buffer + RoundUpTo(bytes, kDiskBlock), uint8_t{0});
-  run->kernel.gradient_codec = kFp32;
+  run->kernel.gradient_codec = std::string(gathered->codec->name());
   run->kernel.gradient_bytes = bytes;
   run->kernel.gradient_crc32c = CrcOf(buffer, bytes);
   run->device()->HostWrite(absl::MakeConstSpan(buffer, RoundUpTo(bytes, kDiskBlock)),
