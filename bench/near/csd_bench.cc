@@ -3,8 +3,8 @@
 // their own, as slow as the paper's by rates; a GPU that sleeps. All variants make their steps in
 // alternating rounds, and end with the state of a backend in memory.
 //
-// Usage: csd_bench [a5000|a100] [rounds] [scale] [devices,…] [folder] [eps-csd]. Exits with 1 if a
-// goal is missed, with 2 after an error or if a state differs.
+// Usage: csd_bench [a5000|a100] [rounds] [scale] [devices,…] [folder] [eps-csd]. The goals are
+// those for the A5000. Exits with 1 if one is missed, with 2 after an error or if a state differs.
 
 #include <cstdio>
 #include <cstdlib>
@@ -16,6 +16,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "bench/near/near_flow.h"
 #include "bench/near/near_variant.h"
@@ -102,13 +103,13 @@ class Row {
   void Print() const {
     for (size_t i = 0; i < variants_.size(); ++i) {
       const Spread spread = SpreadOf(seconds_[i]);
-      const NearStep flow = SimulateNear(variants_[i], job_, kChunks);
-      std::printf(
-          "%2d %-20s %6.1f s [%.1f..%.1f], update %5.1f; flows %6.1f (%.2f); paper's %5.1f; gain "
-          "%.2f, over the link alone %.2f\n",
-          job_.devices, variants_[i].name.c_str(), spread.median, spread.low, spread.high,
-          SpreadOf(updates_[i]).median, flow.total(), spread.median / flow.total(),
-          PaperSeconds(variants_[i], job_), Gain(0, i).median, Gain(1, i).median);
+      const double flows = SimulateNear(variants_[i], job_, kChunks).total();
+      const double paper = PaperSeconds(variants_[i], job_);
+      std::printf("%2d  %-20s %5.1f [%5.1f..%5.1f] %6.1f %6.1f %5.2f  %5s %5.2f %5.2f\n",
+                  job_.devices, variants_[i].name.c_str(), spread.median, spread.low, spread.high,
+                  SpreadOf(updates_[i]).median, flows, spread.median / flows,
+                  paper > 0 ? absl::StrFormat("%.1f", paper).c_str() : "-", Gain(0, i).median,
+                  Gain(1, i).median);
     }
     std::fflush(stdout);
   }
@@ -143,13 +144,19 @@ class Row {
 
 bool Run(NearJob job, int rounds, const std::vector<int>& devices, const std::string& folder,
          const std::string& program) {
-  std::printf("%s; %s, %d rounds, %d chunks, rates divided by %g; seconds of a step of 4.0B\n",
-              MachineName().c_str(), job.gpu.name, rounds, kChunks, job.scale);
+  std::printf(
+      "%s; %s, %d rounds, %d chunks, rates divided by %g\n"
+      "n: devices. s: median of a step of 4.0B with its extremes. update: after backward.\n"
+      "flows: s of the simulation. /: s over those. paper: s of the paper, as planner/papers has\n"
+      "it. gains: over RAID0 with the paper's host, and with the link alone.\n"
+      " n  variant                  s                  update  flows     /  paper  gains\n",
+      MachineName().c_str(), job.gpu.name, rounds, kChunks, job.scale);
   std::map<std::string, std::string> digests;
   for (const NearVariant& variant : Variants()) {
     std::string& digest = digests[variant.gradients];
     if (digest.empty()) digest = NearWorld::DigestOfMemory(variant.gradients, kChunks, rounds);
   }
+  const bool judged = job.gpu.name == smart::kA5000.name;
   bool reached = true;
   for (const int count : devices) {
     job.devices = count;
@@ -157,11 +164,17 @@ bool Run(NearJob job, int rounds, const std::vector<int>& devices, const std::st
     row.Measure(rounds);
     row.Print();
     row.CheckStates(digests);
-    if (count == 10) {
-      reached = ReportRatio("ours, sealed / RAID0 with the paper's host, 10 devices",
-                            row.Gains(0, 5), 2.2) &&
-                ReportRatio("ours, eager / RAID0 with the paper's host, 10 devices",
-                            row.Gains(0, 6), 3.5);
+    if (count == 10 && judged) {
+      reached &= ReportRatio("10 devices, RAID0 with the paper's host / ours, sealed",
+                             row.Gains(0, 5), 2.2);
+      reached &= ReportRatio("10 devices, RAID0 with the paper's host / ours, eager",
+                             row.Gains(0, 6), 3.5);
+      reached &=
+          ReportRatio("10 devices, RAID0 with the link alone / ours, sealed", row.Gains(1, 5), 1.0);
+    }
+    if (count == 20 && judged) {
+      reached &=
+          ReportRatio("20 devices, RAID0 with the link alone / ours, sealed", row.Gains(1, 5), 1.2);
     }
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       std::filesystem::remove_all(entry);
