@@ -9,8 +9,8 @@
 #include <map>
 #include <string>
 
-#include "tests/model/model_result.h"
 #include "tests/model/protocol_model.h"
+#include "tests/model/search/model_result.h"
 
 namespace {
 

@@ -6,7 +6,7 @@
 
 #include "base/check.h"
 #include "tests/model/driver_state.h"
-#include "tests/model/search.h"
+#include "tests/model/search/search.h"
 
 namespace eps {
 namespace drivers {

@@ -19,7 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "tests/model/model_result.h"
+#include "tests/model/search/model_result.h"
 
 namespace eps {
 

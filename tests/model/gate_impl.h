@@ -6,7 +6,7 @@
 
 #include "tests/model/gate_model.h"
 #include "tests/model/gate_state.h"
-#include "tests/model/search.h"
+#include "tests/model/search/search.h"
 
 namespace eps::gates {
 

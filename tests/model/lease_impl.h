@@ -6,7 +6,7 @@
 
 #include "tests/model/lease_model.h"
 #include "tests/model/lease_state.h"
-#include "tests/model/search.h"
+#include "tests/model/search/search.h"
 
 namespace eps::leases {
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tests/model/model_result.h"
+#include "tests/model/search/model_result.h"
 
 namespace eps {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "tests/model/protocol_model.h"
 #include "tests/model/protocol_state.h"
-#include "tests/model/search.h"
+#include "tests/model/search/search.h"
 
 namespace eps::model {
 

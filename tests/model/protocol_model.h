@@ -19,7 +19,7 @@
 // Each rule can be disabled; the search must then find the failure that the rule prevents.
 // docs/protocol.md lists the rules and the failures that the search finds without them.
 
-#include "tests/model/model_result.h"
+#include "tests/model/search/model_result.h"
 
 namespace eps {
 

@@ -1,5 +1,5 @@
-#ifndef EPS_TESTS_MODEL_SEARCH_H_
-#define EPS_TESTS_MODEL_SEARCH_H_
+#ifndef EPS_TESTS_MODEL_SEARCH_SEARCH_H_
+#define EPS_TESTS_MODEL_SEARCH_SEARCH_H_
 
 // Breadth-first search over states that are plain bytes.
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tests/model/model_result.h"
+#include "tests/model/search/model_result.h"
 
 namespace eps::model {
 
@@ -114,4 +114,4 @@ class Search : public StateGraph {
 
 }  // namespace eps::model
 
-#endif  // EPS_TESTS_MODEL_SEARCH_H_
+#endif  // EPS_TESTS_MODEL_SEARCH_SEARCH_H_

@@ -1,4 +1,4 @@
-#include "tests/model/search.h"
+#include "tests/model/search/search.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "tests/model/model_result.h"
+#include "tests/model/search/model_result.h"
 
 namespace eps {
 

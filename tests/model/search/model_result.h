@@ -1,5 +1,5 @@
-#ifndef EPS_TESTS_MODEL_MODEL_RESULT_H_
-#define EPS_TESTS_MODEL_MODEL_RESULT_H_
+#ifndef EPS_TESTS_MODEL_SEARCH_MODEL_RESULT_H_
+#define EPS_TESTS_MODEL_SEARCH_MODEL_RESULT_H_
 
 #include <cstdint>
 #include <map>
@@ -28,4 +28,4 @@ std::string Trace(const ModelResult& result);
 
 }  // namespace eps
 
-#endif  // EPS_TESTS_MODEL_MODEL_RESULT_H_
+#endif  // EPS_TESTS_MODEL_SEARCH_MODEL_RESULT_H_
