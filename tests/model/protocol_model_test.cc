@@ -1,11 +1,9 @@
 #include "tests/model/protocol_model.h"
 
-#include <cstdio>
 #include <cstdlib>
-#include <string>
-#include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/model/protocol_expect.h"
 #include "tests/model/search/model_result.h"
 
 namespace eps {
@@ -17,79 +15,9 @@ constexpr char kTwice[] = "a contribution was counted twice";
 constexpr char kOtherWeights[] = "a contribution computed from other weights was counted";
 constexpr char kMixedTerms[] = "contributions of two terms were mixed";
 constexpr char kDisagree[] = "shards disagree";
-constexpr char kStuck[] = "stuck";
 constexpr char kForgotStep[] = "a shard forgot which step it had open";
 constexpr char kAckLost[] = "an acknowledged contribution is lost";
 constexpr char kAllGoBack[] = "the job rolled back although every shard has its log";
-
-ModelConfig Config(int stages_per_shard, int steps, int shard_crashes, int worker_crashes) {
-  ModelConfig config;
-  config.stages_per_shard = stages_per_shard;
-  config.steps = steps;
-  config.shard_crashes = shard_crashes;
-  config.worker_crashes = worker_crashes;
-  return config;
-}
-
-ModelConfig Every(int cut_interval, ModelConfig config) {
-  config.cut_interval = cut_interval;
-  return config;
-}
-
-ModelConfig Sealed(int poisoned_step, ModelConfig config) {
-  config.sealed = true;
-  config.poisoned_step = poisoned_step;
-  return config;
-}
-
-// As in the product, only one version of the weights is kept. `shards` is a bitmask of the shards
-// that have a log.
-ModelConfig Logs(int shards, ModelConfig config) {
-  config.logs = shards;
-  config.one_version = true;
-  return config;
-}
-
-void Print(const ModelConfig& config, const ModelResult& result) {
-  std::printf(
-      "stages %d steps %d cuts every %d crashes %d+%d sealed %d logs %d: %llu states, %llu "
-      "transitions, depth %d, %.0f states/s\n",
-      2 * config.stages_per_shard, config.steps, config.cut_interval, config.shard_crashes,
-      config.worker_crashes, config.sealed, config.logs,
-      static_cast<unsigned long long>(result.states),
-      static_cast<unsigned long long>(result.transitions), result.depth,
-      static_cast<double>(result.states) / result.seconds);
-}
-
-// A configuration and the number of its states.
-struct Expected {
-  ModelConfig config;
-  uint64_t states;
-};
-
-void ExpectClean(const std::vector<Expected>& table) {
-  for (const Expected& row : table) {
-    const ModelResult result = CheckProtocol(row.config);
-    Print(row.config, result);
-    EXPECT_TRUE(result.violations.empty()) << Trace(result);
-    EXPECT_EQ(result.stuck, 0u) << Trace(result);
-    EXPECT_GT(result.finals, 0u);
-    EXPECT_EQ(result.states, row.states);
-  }
-}
-
-// Expects the search to find `kinds` in `config`, which disables one rule.
-void ExpectFound(const ModelConfig& config, const std::vector<std::string>& kinds) {
-  const ModelResult result = CheckProtocol(config);
-  Print(config, result);
-  for (const std::string& kind : kinds) EXPECT_EQ(result.traces.count(kind), 1u) << Trace(result);
-  for (const auto& [found, count] : result.violations) {
-    std::printf("  %s: %llu\n", found.c_str(), static_cast<unsigned long long>(count));
-  }
-  if (result.stuck != 0) {
-    std::printf("  stuck: %llu\n", static_cast<unsigned long long>(result.stuck));
-  }
-}
 
 TEST(ProtocolModel, NoViolationWithAllRules) {
   ExpectClean({
@@ -361,9 +289,7 @@ TEST(ProtocolModel, ThreeRulesKeepOutDeadCuts) {
                                  &ModelRules::restore_kills_newer}) {
     ModelConfig config = Config(1, 3, 2, 0);
     config.rules.*rule = false;
-    const ModelResult result = CheckProtocol(config);
-    EXPECT_TRUE(result.violations.empty()) << Trace(result);
-    EXPECT_EQ(result.stuck, 0u);
+    ExpectNothing(config);
   }
   ModelConfig config = Config(1, 3, 2, 0);
   config.rules.durable_only_in_term = false;
@@ -378,10 +304,7 @@ TEST(ProtocolModel, ThreeRulesKeepOutDeadCuts) {
 TEST(ProtocolModel, RestoreReplacesThePromiseBeforeTheBase) {
   ModelConfig config = Config(1, 2, 2, 0);
   config.rules.all_promise = false;
-  const ModelResult result = CheckProtocol(config);
-  Print(config, result);
-  EXPECT_TRUE(result.violations.empty()) << Trace(result);
-  EXPECT_EQ(result.stuck, 0u);
+  ExpectNothing(config);
 }
 
 TEST(ProtocolModel, TwoRulesInformAReturningLead) {
@@ -391,9 +314,7 @@ TEST(ProtocolModel, TwoRulesInformAReturningLead) {
     ModelConfig one = Logs(3, Config(1, 1, 1, 1));
     one.rules.*rule = false;
     both.rules.*rule = false;
-    const ModelResult result = CheckProtocol(one);
-    EXPECT_TRUE(result.violations.empty()) << Trace(result);
-    EXPECT_EQ(result.stuck, 0u);
+    ExpectNothing(one);
   }
   ExpectFound(both, {kStuck});
 }
