@@ -1,6 +1,6 @@
 // Searches one configuration and prints what it finds:
 //   check_protocol [stages=1] [steps=2] [every=1] [crashes=1] [workers=0] [sealed=0] [poisoned=0]
-//                  [logs=0] [one_version=0] [without=RULE]…
+//                  [logs=0] [one_version=0] [trust=0] [breaks=0] [without=RULE]…
 // `stages` counts per shard; RULE is a member of ModelRules. Exits with 1 after a violation or a
 // stuck state, and prints for each kind how the first one came about.
 
@@ -50,17 +50,29 @@ const std::map<std::string, bool eps::ModelRules::*> kRules = {
     {"session_has_decision", &eps::ModelRules::session_has_decision},
     {"cut_waits_for_log", &eps::ModelRules::cut_waits_for_log},
     {"one_process_per_log", &eps::ModelRules::one_process_per_log},
+    {"norms_follow_decision", &eps::ModelRules::norms_follow_decision},
+    {"norms_follow_sync", &eps::ModelRules::norms_follow_sync},
+    {"norms_name_term", &eps::ModelRules::norms_name_term},
+    {"norms_name_step", &eps::ModelRules::norms_name_step},
+    {"norms_count_once", &eps::ModelRules::norms_count_once},
+    {"norms_sent_again", &eps::ModelRules::norms_sent_again},
+    {"trust_names_term", &eps::ModelRules::trust_names_term},
+    {"trust_names_step", &eps::ModelRules::trust_names_step},
+    {"trust_synced_before_sent", &eps::ModelRules::trust_synced_before_sent},
+    {"trust_is_repeated", &eps::ModelRules::trust_is_repeated},
+    {"session_has_trust", &eps::ModelRules::session_has_trust},
+    {"trust_logged_before_update", &eps::ModelRules::trust_logged_before_update},
+    {"update_waits_for_trust", &eps::ModelRules::update_waits_for_trust},
+    {"skipped_step_has_no_trust", &eps::ModelRules::skipped_step_has_no_trust},
 };
 
 bool Set(const std::string& key, const std::string& value, eps::ModelConfig* config) {
   const int number = std::atoi(value.c_str());
-  const std::map<std::string, int*> numbers = {{"stages", &config->stages_per_shard},
-                                               {"steps", &config->steps},
-                                               {"every", &config->cut_interval},
-                                               {"crashes", &config->shard_crashes},
-                                               {"workers", &config->worker_crashes},
-                                               {"poisoned", &config->poisoned_step},
-                                               {"logs", &config->logs}};
+  const std::map<std::string, int*> numbers = {
+      {"stages", &config->stages_per_shard}, {"steps", &config->steps},
+      {"every", &config->cut_interval},      {"crashes", &config->shard_crashes},
+      {"workers", &config->worker_crashes},  {"poisoned", &config->poisoned_step},
+      {"breaks", &config->link_breaks},      {"logs", &config->logs}};
   if (const auto it = numbers.find(key); it != numbers.end()) {
     *it->second = number;
     return true;
@@ -71,6 +83,10 @@ bool Set(const std::string& key, const std::string& value, eps::ModelConfig* con
   }
   if (key == "sealed") {
     config->sealed = number != 0;
+    return true;
+  }
+  if (key == "trust") {
+    config->trust = number != 0;
     return true;
   }
   const auto rule = kRules.find(value);

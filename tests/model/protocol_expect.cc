@@ -11,10 +11,10 @@ namespace {
 ModelResult Search(const ModelConfig& config) {
   const ModelResult result = CheckProtocol(config);
   std::printf(
-      "stages %d steps %d cuts every %d crashes %d+%d sealed %d logs %d: %llu "
+      "stages %d steps %d cuts every %d crashes %d+%d sealed %d trust %d breaks %d logs %d: %llu "
       "states, %llu transitions, depth %d, %.0f states/s\n",
       2 * config.stages_per_shard, config.steps, config.cut_interval, config.shard_crashes,
-      config.worker_crashes, config.sealed, config.logs,
+      config.worker_crashes, config.sealed, config.trust, config.link_breaks, config.logs,
       static_cast<unsigned long long>(result.states),
       static_cast<unsigned long long>(result.transitions), result.depth,
       static_cast<double>(result.states) / result.seconds);

@@ -1,8 +1,9 @@
 #ifndef EPS_TESTS_MODEL_PROTOCOL_IMPL_H_
 #define EPS_TESTS_MODEL_PROTOCOL_IMPL_H_
 
-// The protocol's rules as transitions: protocol_model.cc holds steps and cuts, protocol_recovery.cc
-// recovery and crashes, protocol_log.cc the contribution log.
+// The protocol's rules as transitions: protocol_model.cc holds steps and cuts, protocol_decision.cc
+// the lead's decisions and its Trusts, protocol_recovery.cc recovery and crashes, protocol_log.cc
+// the contribution log.
 
 #include "tests/model/protocol_model.h"
 #include "tests/model/protocol_state.h"
@@ -12,7 +13,12 @@ namespace eps::model {
 
 constexpr uint8_t Bit(int index) { return static_cast<uint8_t>(1 << index); }
 
+// A violation that a replay can find, too.
+constexpr char kOtherTrust[] = "a shard updated with a Trust of other weights";
+
+inline bool IsPush(uint64_t bits) { return (bits & LambMessage::kMark) == 0; }
 Push Unpack(uint64_t bits);
+LambMessage UnpackLamb(uint64_t bits);
 
 // The transitions of the model. A method that is named after an event emits each state to which the
 // event leads from `state`, and nothing if the event cannot happen there. Thread-compatible;
@@ -49,8 +55,30 @@ class Protocol {
   void Count(State* state, int i, const Fact& push) const;
   void CompleteStep(State* state, int i, bool skip) const;
   bool HasAll(const Shard& shard) const;
+
+  // ---- Decisions and Trusts.
   void Decide(const State& state) const;
   void FollowDecision(const State& state, int i) const;
+  bool NeedsTrust(bool skip) const {
+    return config_.trust && (!skip || !rules_.skipped_step_has_no_trust);
+  }
+  // Returns whether shard 0 has the lead's permission to complete its open step.
+  bool IsPermitted(const State& state) const;
+  static Lineage History(const Shard& shard, int step);
+  bool AwaitsNorms(const State& state) const;
+  void Measure(const State& state, int i) const;
+  void HearNorms(const State& state, uint32_t index) const;
+  void CountNorms(State* state, int i, bool other) const;
+  void Fold(State* state) const;
+  void HearTrust(const State& state, uint32_t index) const;
+  void LogTrust(State* state, int i, bool mixed) const;
+  void SendTrust(State* state) const;
+  void Reconnect(State* state) const;
+  void BreakLink(const State& state) const;
+  // Loses all norms and Trusts on their way. Returns whether there were any.
+  static bool LoseMessages(State* state);
+  bool LacksMeasured(const State& state) const;
+  bool IsDead(const State& state, const LambMessage& message) const;
 
   // ---- Cuts.
   int SlotFor(const Shard& shard) const;
@@ -96,6 +124,7 @@ class Protocol {
   bool Apply(State* next, int i, const Fact& fact, const char** violation) const;
   bool ApplyPush(State* next, int i, const Fact& fact, const char** violation) const;
   bool ApplyDecision(State* next, int i, const Fact& fact) const;
+  bool ApplyTrust(State* next, int i, const Fact& fact, const char** violation) const;
   void EndReplay(const State& state, int i) const;
   bool IsSettled(const Shard& shard, const Push& push) const;
   void TellAcks(State* state) const;

@@ -11,12 +11,12 @@ namespace {
 
 Fact FactOf(uint16_t bits) {
   Fact fact;
-  fact.kind = static_cast<Fact::Kind>(bits & 3);
-  fact.step = bits >> 2 & 7;
-  fact.own = bits >> 5 & 1;
-  fact.part = bits >> 6 & 1;
-  fact.flag = bits >> 7 & 1;
-  fact.decided = bits >> 8 & 7;
+  fact.kind = static_cast<Fact::Kind>(bits & 7);
+  fact.step = bits >> 3 & 7;
+  fact.own = bits >> 6 & 1;
+  fact.part = bits >> 7 & 1;
+  fact.flag = bits >> 8 & 1;
+  fact.decided = bits >> 9 & 7;
   return fact;
 }
 
@@ -91,6 +91,8 @@ void Protocol::LogSession(State* state) const {
   if (rules_.session_has_decision) {
     fact.flag = state->lead.decided_skip;
     fact.decided = state->lead.decided_step;
+    fact.own = state->lead.trust != 0 && rules_.session_has_trust;
+    fact.part = fact.own && state->lead.trust == kMixed;
   }
   LogIt(state, 0, fact);
 }
@@ -190,8 +192,8 @@ void Protocol::Replay(const State& state, int i) const {
   const Shard& now = state.shards[i];
   if (!now.replaying) return;
   // The consequences of replayed facts come first.
-  const bool decided = i == 0 && state.lead.decided_step == now.open_step && HasAll(now);
-  if (decided && (!now.due || (!now.flush.active && SlotFor(now) >= 0))) return;
+  const bool permitted = i == 0 && HasAll(now) && IsPermitted(state);
+  if (permitted && (!now.due || (!now.flush.active && SlotFor(now) >= 0))) return;
   if (now.log.next == now.log.facts) return EndReplay(state, i);
   const Fact fact = FactOf(now.log.fact[now.log.next]);
   State next = state;
@@ -207,11 +209,16 @@ bool Protocol::Apply(State* next, int i, const Fact& fact, const char** violatio
       return ApplyPush(next, i, fact, violation);
     case Fact::Kind::kDecision:
       return ApplyDecision(next, i, fact);
+    case Fact::Kind::kTrust:
+      return ApplyTrust(next, i, fact, violation);
     default:
       next->lead.knows = 1;
       if (fact.decided <= next->lead.decided_step) return true;
       next->lead.decided_step = fact.decided;
       next->lead.decided_skip = fact.flag;
+      next->lead.trust = 0;
+      if (fact.own) next->lead.trust = History(next->shards[0], fact.decided);
+      if (fact.part) next->lead.trust = kMixed;
       return true;
   }
 }
@@ -237,11 +244,25 @@ bool Protocol::ApplyDecision(State* next, int i, const Fact& fact) const {
   if (i == 0) {
     next->lead.decided_step = fact.step;  // FollowDecision completes the step
     next->lead.decided_skip = fact.flag;
+    next->lead.trust = 0;
     return true;
   }
   if (fact.step < shard.open_step) return true;
   if (fact.step > shard.open_step || !HasAll(shard) || shard.due) return false;
   CompleteStep(next, i, fact.flag != 0);
+  return true;
+}
+
+bool Protocol::ApplyTrust(State* next, int i, const Fact& fact, const char** violation) const {
+  Shard& shard = next->shards[i];
+  if (i == 0) {
+    next->lead.trust = fact.flag ? kMixed : History(shard, fact.step);
+    return true;  // FollowDecision completes the step
+  }
+  if (fact.step < shard.open_step) return true;
+  if (fact.step > shard.open_step || !HasAll(shard) || shard.due) return false;
+  if (fact.flag) *violation = kOtherTrust;
+  CompleteStep(next, i, /*skip=*/false);
   return true;
 }
 
@@ -272,6 +293,7 @@ void Protocol::EndReplay(const State& state, int i) const {
     }
     lead.knows = 0;
   }
+  Reconnect(&next);
   for (int s = 0; s < kShards; ++s) {  // reports that the lead may have missed or forgotten
     Shard& shard = next.shards[s];
     if ((i != 0 && s != i) || shard.serving == 0 || NewestLive(shard) <= shard.base) continue;

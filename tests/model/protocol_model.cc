@@ -31,6 +31,8 @@ Protocol::Protocol(const ModelConfig& config, Search<State>* search)
   EPS_CHECK(config.logs == 0 || config.one_version);
   // Each crash leads to at most one recovery, and a lineage has room for eras up to 7.
   EPS_CHECK(config.shard_crashes <= 6);
+  EPS_CHECK(config.sealed || !config.trust);
+  EPS_CHECK(config.trust || config.link_breaks == 0);
 }
 
 State Protocol::Initial() const {
@@ -72,12 +74,17 @@ void Protocol::Progress(const State& state) const {
     }
     PushAll(state, part);
   }
-  for (uint32_t i = 0; i < state.messages; ++i) Deliver(state, i);
+  for (uint32_t i = 0; i < state.messages; ++i) {
+    Deliver(state, i);
+    HearNorms(state, i);
+    HearTrust(state, i);
+  }
   Decide(state);
   RegisterAndStart(state);
   ChooseBase(state);
   for (int i = 0; i < kShards; ++i) {
     FollowDecision(state, i);
+    Measure(state, i);
     Capture(state, i);
     Land(state, i);
     LandLate(state, i);
@@ -98,6 +105,7 @@ void Protocol::Crashes(const State& state) const {
   if (state.worker_crashes < config_.worker_crashes) {
     for (int part = 0; part < kParts; ++part) CrashWorker(state, part);
   }
+  if (state.link_breaks < config_.link_breaks) BreakLink(state);
   CopyFolder(state);
   Reroute(state);
 }
@@ -226,6 +234,7 @@ void Protocol::PushAll(const State& state, int part) const {
 
 // ---- Counting and updating.
 void Protocol::Deliver(const State& state, uint32_t index) const {
+  if (!IsPush(state.message[index])) return;
   const Push push = Unpack(state.message[index]);
   const int i = ShardOf(push.stage);
   const int own = OwnOf(push.stage);
@@ -293,40 +302,6 @@ bool Protocol::HasAll(const Shard& shard) const {
     if (shard.counted[own] != kAllParts) return false;
   }
   return shard.serving != 0;
-}
-
-// The lead decides on a step once it has the Stats of all shards.
-void Protocol::Decide(const State& state) const {
-  if (!config_.sealed || !rules_.one_decision || state.lead.phase != Phase::kServing) return;
-  const uint8_t step = state.shards[0].open_step;
-  if (state.lead.decided_step >= step) return;
-  bool skip = false;
-  for (const Shard& shard : state.shards) {
-    if (!HasAll(shard) || shard.open_step != step || shard.serving != state.lead.term) return;
-    if (&shard != &state.shards[0] && !Speaks(shard)) return;
-    skip |= shard.poisoned != 0;
-  }
-  State next = state;
-  next.lead.decided_step = step;
-  next.lead.decided_skip = skip;
-  LogDecision(&next, 0);
-  Emit(&next, "the lead decides on step %d: skip %d", step, skip);
-}
-
-void Protocol::FollowDecision(const State& state, int i) const {
-  if (!config_.sealed) return;
-  const Shard& now = state.shards[i];
-  if (!HasAll(now) || (now.due && rules_.update_waits_for_capture)) return;
-  if (i != 0 && (!Hears(now) || !Speaks(state.shards[0]))) return;
-  bool skip = now.poisoned != 0;
-  if (rules_.one_decision) {
-    if (state.lead.decided_step != now.open_step || now.serving != state.lead.term) return;
-    skip = state.lead.decided_skip != 0;
-  }
-  State next = state;
-  if (i != 0) LogDecision(&next, i);
-  CompleteStep(&next, i, skip);
-  Emit(&next, "shard %d completes step %d: skip %d", i, now.open_step, skip);
 }
 
 // ---- Cuts.
@@ -469,12 +444,15 @@ const char* Protocol::Invariant(const State& state) const {
   if (std::abs(a.open_step - b.open_step) > 1) return "shards are two steps apart";
   const int common = std::min(a.open_step, b.open_step) - 1;
   if (UpTo(a.lineage, common) != UpTo(b.lineage, common)) return "shards disagree";
+  if (LacksMeasured(state)) return "a shard lost a contribution that it had measured";
   return nullptr;
 }
 
 void Protocol::Tidy(State* state) const {
+  SendTrust(state);
   for (uint32_t m = 0; m < state->messages;) {
-    if (IsDead(*state, Unpack(state->message[m]))) {
+    const uint64_t bits = state->message[m];
+    if (IsPush(bits) ? IsDead(*state, Unpack(bits)) : IsDead(*state, UnpackLamb(bits))) {
       Remove(state, m);
     } else {
       ++m;

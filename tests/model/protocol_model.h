@@ -16,6 +16,10 @@
 // it resumes in its term from its youngest cut and its log. A contribution stays in the bag until
 // its fact is durable, which models workers that resend what was not acknowledged.
 //
+// With LAMB an update needs norms of whole tensors, which span shards: each shard measures its part
+// after the decision, and the lead answers with a Trust. Its content is represented by the history
+// of the step that it is for, which the search compares with that of the shard that updates.
+//
 // Each rule can be disabled; the search must then find the failure that the rule prevents.
 // docs/protocol.md lists the rules and the failures that the search finds without them.
 
@@ -67,6 +71,21 @@ struct ModelRules {
   bool session_has_decision = true;    // shards may have missed the lead's last decision
   bool cut_waits_for_log = true;       // facts logged before a cut are durable before its record
   bool one_process_per_log = true;     // a log in a copied file is ignored
+  // LAMB, which the product does not have yet.
+  bool norms_follow_decision = true;       // a shard measures a step after its decision
+  bool norms_follow_sync = true;           // and when its log holds the contributions
+  bool norms_name_term = true;             // the lead counts only norms of its own term
+  bool norms_name_step = true;             // and of the step that waits for its Trust
+  bool norms_count_once = true;            // per (term, step, shard)
+  bool norms_sent_again = true;            // after each Register
+  bool trust_names_term = true;            // a Trust of any term but the open one is ignored
+  bool trust_names_step = true;            // and of any step but the open one
+  bool trust_synced_before_sent = true;    // the lead's log holds a Trust before others see it
+  bool trust_is_repeated = true;           // to a shard that registers
+  bool session_has_trust = true;           // shards may have missed the lead's last Trust
+  bool trust_logged_before_update = true;  // by each shard, for its own replay
+  bool update_waits_for_trust = true;
+  bool skipped_step_has_no_trust = true;
 };
 
 // The bounds of a search, and the rules that hold in it.
@@ -81,6 +100,8 @@ struct ModelConfig {
   bool sealed = false;       // every step waits for the lead's decision
   // Sealed only: the step in which part 0 has a non-finite gradient; 0 for none.
   int poisoned_step = 0;
+  bool trust = false;              // sealed only: each update waits for the lead's Trust
+  int link_breaks = 0;             // with trust: between the lead and shard 1, at any point
   bool stop_at_violation = false;  // stop at the first violation or stuck state
   ModelRules rules;
 };

@@ -121,6 +121,7 @@ void Protocol::Restore(const State& state, int i) const {
   shard.updated = 0;
   shard.poisoned = 0;
   shard.begun = 0;
+  shard.measured = 0;
   std::fill(std::begin(shard.counted), std::end(shard.counted), uint8_t{0});
   std::fill(std::begin(shard.nameless), std::end(shard.nameless), uint8_t{0});
   shard.loaded = 1;
@@ -169,6 +170,10 @@ void Protocol::CrashShard(const State& state, int i) const {
     }
     if (!rules_.fresh_process_refuses) ServeAtOnce(before, &shard);
     Emit(&next, "shard %d crashes with %d facts in its log", i, shard.log.facts);
+    if (LoseMessages(&next)) {
+      Emit(&next, "shard %d crashes with %d facts in its log; messages are lost", i,
+           shard.log.facts);
+    }
     if (!shard.replaying) return;
   }
 }
@@ -213,7 +218,8 @@ void Protocol::CrashWorker(const State& state, int part) const {
   Emit(&next, "part %d's worker crashes; its messages may arrive", part);
   uint32_t kept = 0;
   for (uint32_t m = 0; m < state.messages; ++m) {
-    if (Unpack(state.message[m]).part != part) next.message[kept++] = state.message[m];
+    const bool stays = !IsPush(state.message[m]) || Unpack(state.message[m]).part != part;
+    if (stays) next.message[kept++] = state.message[m];
   }
   if (kept == state.messages) return;
   for (uint32_t m = kept; m < state.messages; ++m) next.message[m] = 0;

@@ -49,6 +49,27 @@ struct Push {
   }
 };
 
+// A message of LAMB in flight: norms from shard 1 to the lead, or the lead's Trust to shard 1. Its
+// content is represented by the history of the step for which it is: the weights that were
+// measured, and the recovery in which their gradient was reduced.
+struct LambMessage {
+  enum class Kind : uint8_t { kNorms, kTrust };
+  Kind kind = Kind::kNorms;
+  uint8_t term = 0;
+  uint8_t step = 0;
+  uint8_t unused = 0;
+  Lineage of = 0;
+
+  static constexpr uint64_t kMark = uint64_t{1} << 63;  // in the bits of no Push
+  uint64_t Bits() const {
+    return kMark | uint64_t{kind == Kind::kTrust} << 62 | uint64_t{term} << 40 |
+           uint64_t{step} << 32 | of;
+  }
+};
+// The content of a Trust of norms of several histories, or of one shard's norms twice. No history
+// of a step that was updated has these bits.
+constexpr Lineage kMixed = 0xffff;
+
 // A slot for a cut.
 struct Cut {
   uint8_t valid = 0;  // 0 if empty, torn or being written
@@ -69,17 +90,19 @@ struct Flush {
 
 // An entry of a contribution log.
 struct Fact {
-  enum class Kind : uint8_t { kNone, kPush, kDecision, kSession };
+  enum class Kind : uint8_t { kNone, kPush, kDecision, kSession, kTrust };
   Kind kind = Kind::kNone;
   uint8_t step = 0;  // a cut of this step makes the fact unnecessary
-  uint8_t own = 0;   // of a push: the stage's index in its shard
-  uint8_t part = 0;
-  uint8_t flag = 0;     // a push is poisoned; a decision, or a session's decision, skips
+  // Of a push: the stage's index in its shard. Of a session: it has the Trust of its decision.
+  uint8_t own = 0;
+  uint8_t part = 0;  // of a session: that Trust is kMixed
+  // A push is poisoned; a decision, or a session's decision, skips; a Trust is kMixed.
+  uint8_t flag = 0;
   uint8_t decided = 0;  // of a session: the step of the lead's last decision
 
   uint16_t Bits() const {
-    return static_cast<uint16_t>(static_cast<int>(kind) | step << 2 | own << 5 | part << 6 |
-                                 flag << 7 | decided << 8);
+    return static_cast<uint16_t>(static_cast<int>(kind) | step << 3 | own << 6 | part << 7 |
+                                 flag << 8 | decided << 9);
   }
 };
 
@@ -118,8 +141,8 @@ struct Shard {
   uint8_t begun = 0;                         // parts that began the open step here
   uint8_t due = 0;                           // the cut after the last step is not captured yet
   uint8_t watermark = 0;
-  uint8_t unused = 0;
-  uint8_t owes_session = 0;                   // the replay has passed a cut
+  uint8_t measured = 0;      // the step whose norms it has sent since it registered
+  uint8_t owes_session = 0;  // the replay has passed a cut
   uint8_t nameless[kMaxStagesPerShard] = {};  // parts counted by a replay that forgot their origin
   // In flight to the lead: the newest durable cut.
   uint8_t report_step = 0;
@@ -144,6 +167,11 @@ struct Worker {
 
 enum class Phase : uint8_t { kServing, kPromising, kRestoring, kLost, kReplaying };
 
+// Bits of Lead::norms.
+constexpr uint8_t kCounted = 1;
+constexpr uint8_t kOtherHistory = 2;  // norms of another history than the lead's own shard has
+constexpr uint8_t kTwice = 4;         // counted again
+
 // The lead's view of the job.
 struct Lead {
   Phase phase = Phase::kServing;
@@ -156,7 +184,11 @@ struct Lead {
   uint8_t durable[kShards] = {};  // the newest cut that the lead knows to be durable
   uint8_t decided_step = 0;       // sealed: the step of decided_skip
   uint8_t decided_skip = 0;
-  uint8_t knows = 0;  // the replay has found the session, that is, who the shards are
+  uint8_t knows = 0;            // the replay has found the session, that is, who the shards are
+  uint8_t norms[kShards] = {};  // kCounted, kOtherHistory, kTwice
+  uint8_t owes_trust = 0;       // it has to send its Trust
+  uint8_t unused = 0;
+  Lineage trust = 0;  // the content of the Trust of decided_step; 0 if there is none
 };
 
 // The whole system.
@@ -170,9 +202,9 @@ struct State {
   uint8_t shard_crashes = 0;
   uint8_t worker_crashes = 0;
   uint8_t copied = 0;  // the twin exists
-  uint8_t unused[7] = {};
+  uint8_t link_breaks = 0;
   uint32_t messages = 0;
-  uint64_t message[kMaxMessages] = {};  // Push::Bits, sorted, followed by zeros
+  uint64_t message[kMaxMessages] = {};  // of Push and LambMessage, sorted, then zeros
 };
 
 inline size_t UsedWords(const State& state) {
