@@ -18,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/config/devices_config.h"
 #include "base/job/evaluation/metric.h"
 #include "base/job/keys.h"
 #include "base/job/names.h"
@@ -129,30 +130,6 @@ struct QuantizationConfig : CodecSettings {
   TopkIndex index = TopkIndex::kPacked;
   TopkSelection selection = TopkSelection::kExact;
   TopkScope scope = TopkScope::kChunk;
-};
-
-enum class TransferHandler { kNaive, kHandover, kPipelined };
-template <>
-inline constexpr std::array<const char*, 3> kNames<TransferHandler> = {"naive", "handover",
-                                                                       "pipelined"};
-enum class GradientsIn { kDram, kMedia };
-template <>
-inline constexpr std::array<const char*, 2> kNames<GradientsIn> = {"dram", "media"};
-enum class WeightsUp { kEncoded, kFp32 };
-template <>
-inline constexpr std::array<const char*, 2> kNames<WeightsUp> = {"encoded", "fp32"};
-
-// The storage devices of a server.
-struct DevicesConfig {
-  uint32_t count = 0;                   // 0 means one on each drive, or one
-  uint64_t dram = uint64_t{256} << 20;  // bytes, of each
-  TransferHandler handler = TransferHandler::kPipelined;
-  GradientsIn gradients = GradientsIn::kDram;
-  WeightsUp weights_up = WeightsUp::kEncoded;
-  int sets = 3;           // chunks that a device updates at the same time
-  std::string rates;      // a description of machines, whose storage is as fast; empty for none
-  double rate_scale = 1;  // divides them
-  int64_t command_timeout_ms = 30'000;
 };
 
 // Where servers keep state, how they make it durable, and how a run restarts processes.

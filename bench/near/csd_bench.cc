@@ -60,7 +60,7 @@ std::vector<NearVariant> Variants() {
   return {base, link, naive, handover, topk, sealed, eager};
 }
 
-// What the paper has, or its simulation by planner/papers; 0 if it has no such variant.
+// Returns the seconds of the paper, as planner/papers has them; 0 if it has no such variant.
 double PaperSeconds(const NearVariant& variant, const NearJob& job) {
   smart::Method method;
   if (variant.name == "SU") {

@@ -9,16 +9,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
-import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import runs  # finds the modules of tests/
 import small_job
+from runs import TMP, TIMEOUT_SECONDS
 
-EPS = None
-TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 600
 STEPS = 24
 
 # Exact clipping means mode sealed, whose gradients wait on the drives, too.
@@ -26,7 +22,7 @@ SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip":
                                        "servers.addresses": 2, "storage.cut_steps": 1})
 
 
-class DrivesTest(unittest.TestCase):
+class DrivesTest(runs.RunTest):
     @classmethod
     def setUpClass(cls):
         cls.model, cls.text = small_job.write_inputs(TMP)
@@ -34,38 +30,20 @@ class DrivesTest(unittest.TestCase):
         cls.drives = [os.path.join(TMP, "drive-" + name) for name in "abc"]
 
     def command(self, out, **settings):
-        merged = dict(SETTINGS, **{key.replace("__", "."): value
-                                   for key, value in settings.items()})
-        return [EPS, "train", "--model=" + self.model, "--data=" + self.text, "--out=" + out] + [
-            "--%s=%s" % item for item in sorted(merged.items())]
+        train = ["train", "--model=" + self.model, "--data=" + self.text, "--out=" + out]
+        return runs.with_settings(train, SETTINGS, settings)
 
     def on_drives(self, drives, resume="none"):
         return self.command(self.out, storage__kind="nvme", storage__path=self.state,
                             storage__drives=",".join(drives), checkpoint__resume=resume)
 
-    def eps(self, *arguments, code=0):
-        done = subprocess.run([EPS, *arguments], stdin=subprocess.DEVNULL, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=TIMEOUT_SECONDS)
-        self.assertEqual(done.returncode, code, done.stdout)
-        return done.stdout
-
-    def steps(self):
-        try:
-            with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
-                return sum(line.endswith("\n") for line in f)
-        except OSError:
-            return 0
-
     def kill_in_the_middle(self):
         for _ in range(10):
             for folder in [self.out, self.state, *self.drives]:
                 shutil.rmtree(folder, ignore_errors=True)
-            process = subprocess.Popen(self.on_drives(self.drives), stdin=subprocess.DEVNULL,
-                                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                       start_new_session=True)
+            process = self.begin(self.on_drives(self.drives), subprocess.DEVNULL)
             deadline = time.monotonic() + TIMEOUT_SECONDS
-            while self.steps() < 5 and process.poll() is None:
+            while runs.lines_of(self.out + "/metrics.jsonl") < 5 and process.poll() is None:
                 self.assertLess(time.monotonic(), deadline, "no five steps")
                 time.sleep(0.002)
             os.killpg(process.pid, signal.SIGKILL)
@@ -81,7 +59,7 @@ class DrivesTest(unittest.TestCase):
 
     def test_trains_through_a_kill_with_the_bits_of_memory(self):
         memory = os.path.join(TMP, "memory")
-        self.eps(*self.command(memory, storage__kind="dram")[1:])
+        self.eps(*self.command(memory, storage__kind="dram"))
         table = self.kill_in_the_middle()
         self.assertEqual(table.count(" on 3 drives"), 2, table)
         self.assertEqual([len(files) for files in self.slots()], [4, 4, 4])
@@ -100,15 +78,14 @@ class DrivesTest(unittest.TestCase):
 
         # Both drives of the exchange are named; nothing is lost.
         exchanged = [self.drives[1], self.drives[0], self.drives[2]]
-        said = self.eps(*self.on_drives(exchanged, "latest")[1:], code=65)
+        said = self.eps(*self.on_drives(exchanged, "latest"), code=65)
         self.assertIn("drive 0 expected, 1 found", said)
-        said = self.eps(*self.on_drives(self.drives[:2], "latest")[1:], code=65)
+        said = self.eps(*self.on_drives(self.drives[:2], "latest"), code=65)
         self.assertIn("made for 3 drives, and the server has 2", said)
         self.eps("state", "verify", self.state)
 
-        self.eps(*self.on_drives(self.drives, "latest")[1:])
-        self.assertEqual(small_job.outcome(EPS, self.out, STEPS),
-                         small_job.outcome(EPS, memory, STEPS))
+        self.eps(*self.on_drives(self.drives, "latest"))
+        self.assertEqual(self.outcome(self.out, STEPS), self.outcome(memory, STEPS))
 
         job = re.search(r"job ([0-9a-f]{16})", self.eps("state", "ls", self.state)).group(1)
         self.eps("state", "rm", self.state, job, "--force")
@@ -116,10 +93,9 @@ class DrivesTest(unittest.TestCase):
 
     def test_needs_a_folder_for_the_catalogue(self):
         said = self.eps(*self.command(os.path.join(TMP, "never"), storage__kind="nvme",
-                                      storage__drives=self.drives[0])[1:], code=64)
+                                      storage__drives=self.drives[0]), code=64)
         self.assertIn("storage.drives needs storage.path", said)
 
 
 if __name__ == "__main__":
-    EPS = os.path.abspath(sys.argv.pop())
-    unittest.main()
+    runs.main()

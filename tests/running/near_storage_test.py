@@ -10,18 +10,12 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
-import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import runs  # finds the modules of tests/
 import processes
 import small_job
+from runs import TMP, TIMEOUT_SECONDS
 
-EPS = None
-TMP = os.environ.get("TEST_TMPDIR", "/tmp")
-TIMEOUT_SECONDS = 600
 STEPS = 200
 
 # Exact clipping means mode sealed, whose gradients wait in the devices, too.
@@ -29,7 +23,7 @@ SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip":
                                        "servers.addresses": 2, "storage.cut_steps": 2})
 
 
-class NearStorageTest(unittest.TestCase):
+class NearStorageTest(runs.RunTest):
     @classmethod
     def setUpClass(cls):
         cls.model, cls.text = small_job.write_inputs(TMP)
@@ -40,35 +34,13 @@ class NearStorageTest(unittest.TestCase):
             shutil.rmtree(folder, ignore_errors=True)
 
     def command(self, out, **settings):
-        merged = dict(SETTINGS, **{key.replace("__", "."): value
-                                   for key, value in settings.items()})
-        return [EPS, "train", "--model=" + self.model, "--data=" + self.text, "--out=" + out] + [
-            "--%s=%s" % item for item in sorted(merged.items())]
+        train = ["train", "--model=" + self.model, "--data=" + self.text, "--out=" + out]
+        return runs.with_settings(train, SETTINGS, settings)
 
     def in_devices(self, **settings):
         devices = dict(storage__kind="csd", storage__path=self.state, storage__csd__devices=2,
                        storage__csd__dram="4MiB")
         return self.command(self.out, **{**devices, **settings})
-
-    def eps(self, *arguments, code=0):
-        done = subprocess.run([EPS, *arguments], stdin=subprocess.DEVNULL, text=True,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              timeout=TIMEOUT_SECONDS)
-        self.assertEqual(done.returncode, code, done.stdout)
-        return done.stdout
-
-    def wait_for_step(self, process, step):
-        deadline = time.monotonic() + TIMEOUT_SECONDS
-        lines = 0
-        while lines < step:
-            self.assertLess(time.monotonic(), deadline, "no step %d" % step)
-            self.assertIsNone(process.poll(), "the run has ended before step %d" % step)
-            time.sleep(0.01)
-            try:
-                with open(os.path.join(self.out, "metrics.jsonl"), encoding="utf-8") as f:
-                    lines = sum(1 for _ in f)
-            except OSError:
-                pass
 
     def check_links(self, log):
         """Compares what status says of one moment with what it said a moment before."""
@@ -93,19 +65,18 @@ class NearStorageTest(unittest.TestCase):
 
     def test_trains_through_kills_with_the_bits_of_memory(self):
         memory = os.path.join(TMP, "memory")
-        self.eps(*self.command(memory, storage__kind="dram")[1:])
+        self.eps(*self.command(memory, storage__kind="dram"))
         log = os.path.join(TMP, "run.log")
         with open(log, "w", encoding="utf-8") as f:
-            process = subprocess.Popen(self.in_devices(), stdin=subprocess.DEVNULL, stdout=f,
-                                       stderr=subprocess.STDOUT, start_new_session=True)
-        self.wait_for_step(process, 4)
+            process = self.begin(self.in_devices(), f)
+        self.wait_for_step(process, self.out, 4)
         self.check_links(log)
         devices = processes.devices_of(process.pid)
         self.assertEqual(len(devices), 4)
         os.kill(devices["device 1"], signal.SIGKILL)
-        self.wait_for_step(process, 12)
+        self.wait_for_step(process, self.out, 12)
         os.kill(processes.servers_of(process.pid)[1], signal.SIGKILL)
-        self.wait_for_step(process, 24)
+        self.wait_for_step(process, self.out, 24)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait(timeout=TIMEOUT_SECONDS)
         with open(log, encoding="utf-8") as f:
@@ -118,15 +89,14 @@ class NearStorageTest(unittest.TestCase):
         self.assertRegex(logs, r"eps serve: device csd-\d [(]\S+/medium[)] was ended by signal 9 ")
         self.check_refusals()
         # A restart may let gradients wait elsewhere.
-        self.eps(*self.in_devices(checkpoint__resume="latest", storage__csd__gradients="media")[1:])
-        self.assertEqual(small_job.outcome(EPS, self.out, STEPS),
-                         small_job.outcome(EPS, memory, STEPS))
+        self.eps(*self.in_devices(checkpoint__resume="latest", storage__csd__gradients="media"))
+        self.assertEqual(self.outcome(self.out, STEPS), self.outcome(memory, STEPS))
         self.check_tools(memory)
 
     def check_refusals(self):
         """A job in devices is not continued anywhere else."""
         def refused(**settings):
-            return self.eps(*self.in_devices(checkpoint__resume="latest", **settings)[1:], code=65)
+            return self.eps(*self.in_devices(checkpoint__resume="latest", **settings), code=65)
         self.assertRegex(refused(storage__kind="nvme"),
                          "/medium: the state of this job lies in storage devices: set "
                          "storage.kind=csd, and not nvme")
@@ -164,17 +134,31 @@ class NearStorageTest(unittest.TestCase):
         self.eps("state", "rm", self.state, job, "--force")
         self.assertEqual(glob.glob(self.state + "/server-?/csd-?/job-*"), [])
 
+    def test_ways_of_the_paper_give_the_bits_of_memory(self):
+        memory = os.path.join(TMP, "short")
+        self.eps(*self.command(memory, storage__kind="dram", training__steps=8))
+        for handler in ("naive", "handover"):
+            shutil.rmtree(self.state, ignore_errors=True)
+            self.eps(*self.in_devices(
+                training__steps=8, storage__csd__handler=handler, storage__csd__gradients="media",
+                storage__csd__weights_up="fp32", storage__csd__rates="a5000_smartssd_1",
+                storage__csd__rate_scale=100), "--overwrite")
+            self.assertEqual(self.outcome(self.out, 8), self.outcome(memory, 8), handler)
+
+    def test_rates_need_devices_that_update(self):
+        said = self.eps(*self.in_devices(storage__csd__rates="two_core_box"), code=64)
+        self.assertIn("storage.csd.rates: two_core_box has no storage of kind csd", said)
+
     def test_needs_memory_for_a_chunk(self):
-        said = self.eps(*self.in_devices(storage__csd__dram="4KiB")[1:], code=71)
+        said = self.eps(*self.in_devices(storage__csd__dram="4KiB"), code=71)
         self.assertIn("raise storage.csd.dram", said)
         self.assertEqual(glob.glob(self.state + "/**/lost+found", recursive=True), [])
 
     def test_needs_a_folder_for_each_device(self):
         drives = ",".join(os.path.join(TMP, "drive-" + name) for name in "abc")
-        said = self.eps(*self.in_devices(storage__drives=drives)[1:], code=64)
+        said = self.eps(*self.in_devices(storage__drives=drives), code=64)
         self.assertIn("storage.csd.devices: 2 devices, and 3 folders in storage.drives", said)
 
 
 if __name__ == "__main__":
-    EPS = os.path.abspath(sys.argv.pop())
-    unittest.main()
+    runs.main()

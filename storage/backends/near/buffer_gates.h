@@ -53,6 +53,7 @@ class BufferGates : public std::enable_shared_from_this<BufferGates> {
   void WhenAll(Then then) { WhenAllFrom(0, std::move(then)); }
 
  private:
+  // One buffer, and who waits for it.
   struct Buffer {
     bool free = false;
     std::vector<Then> waiting;

@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/job/optimizers.h"
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
@@ -354,6 +355,31 @@ INSTANTIATE_TEST_SUITE_P(Codecs, CsdTierCompressionTest,
                          testing::Combine(testing::Values("topk:0.01:raw32", "topk:0.05", "mx6",
                                                           "bf16", "fp32"),
                                           testing::Values(Mode::kSealed, Mode::kEager)));
+
+// The updater has a rate of its own, and another one for compressed gradients.
+TEST(CsdTierRatesTest, UpdatesTakeTheTimeOfTheUpdater) {
+  JobSpec spec = InMode(Mode::kEager, TinySyntheticSpec());
+  spec.training.parts = 1;
+  for (const char* const codec : {"fp32", "topk:0.01"}) {
+    RigOptions options;
+    options.processes = true;
+    options.dram_bytes = kDramBytes;
+    const Chunk chunk = ChunkMap::Build(spec).chunk(ChunkId(1));
+    const double rate = 12.0 * static_cast<double>(chunk.elements) / 0.2;
+    (codec == absl::string_view("fp32") ? options.rates.update : options.rates.decompress_update) =
+        rate;
+    const DeviceRig rig(spec, options);
+    ShardUnderTest shard({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
+    ASSERT_TRUE(shard.status().ok()) << shard.status();
+    shard.InitializeAll();
+    const Gradients gradients = GradientsOf(chunk, 1, 1);
+    UpdateRequest request = RequestOf(&shard, chunk, gradients, 1, Merging::kNone);
+    request.inputs.front().data = shard.Encode(chunk, gradients[0][0], codec);
+    const BackendDone done = shard.Await(std::move(request));
+    ASSERT_TRUE(done.status.ok()) << done.status;
+    EXPECT_GE(done.seconds, 0.19) << codec;
+  }
+}
 
 // A scrub reads every byte of the chunks into the memory of the devices, and none to the host.
 TEST(CsdTierScrubTest, ChecksStayInsideDevices) {

@@ -72,6 +72,7 @@ class MemorySets {
     Lane lane;
     UseEarly use;
   };
+  // A set that nobody has.
   struct Free {
     Place place;
     Gates gates_or_null;

@@ -102,6 +102,25 @@ TEST_F(ChunkKernelsTest, UpdateLeavesTheSealedChunk) {
   EXPECT_NE(floats()[0], 1);
 }
 
+// At these bytes the updater of an emulated device has a rate.
+TEST_F(ChunkKernelsTest, UpdaterReadsStateAndGradient) {
+  const auto work_of = [&](const Kernel& kernel) { return kernels_->WorkOf(Encode(kernel)); };
+  const uint64_t n = chunk_.elements;
+  EXPECT_EQ(work_of(kernel_).bytes, 16 * n);
+  EXPECT_FALSE(work_of(kernel_).decompresses);
+  UpdateKernel sparse = kernel_;
+  sparse.gradient_bytes = n / 16;
+  EXPECT_EQ(work_of(sparse).bytes, 12 * n + n / 16);
+  EXPECT_TRUE(work_of(sparse).decompresses);
+  // These see bytes that pass anyway.
+  EXPECT_EQ(work_of(CheckKernel{kernel_.from}).bytes, 0u);
+  EXPECT_EQ(work_of(EncodeIn("bf16")).bytes, 0u);
+  UpdateKernel unknown = kernel_;
+  unknown.from.chunk = ChunkId(1000);
+  EXPECT_EQ(work_of(unknown).bytes, 0u);
+  EXPECT_EQ(kernels_->WorkOf("garbage").bytes, 0u);
+}
+
 TEST_F(ChunkKernelsTest, DamageAnywhereIsRefused) {
   const std::string before(reinterpret_cast<const char*>(memory().data()), memory().size());
   const uint64_t crc_bytes = area().bytes() - sizeof(uint32_t);

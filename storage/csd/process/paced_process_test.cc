@@ -102,7 +102,7 @@ TEST_F(PacedProcessTest, DevicesShareTheHostLink) {
   EXPECT_GE(both, 0.2);
 }
 
-// What a device does at the same time shares the link, too.
+// A host and its device share the medium.
 TEST_F(PacedProcessTest, MediumDoesOneThingAtATime) {
   options_.rates.device_read = kBytes / 0.1;
   options_.rates.host_read = kBytes / 0.1;

@@ -41,6 +41,7 @@ std::unique_ptr<Device> DeviceRig::OpenDevice(const std::string& name, const Job
   options.device = core;
   options.device.path = testing::TempDir() + core.path;
   options.job = spec.ToText();
+  options.rates = options_.rates;
   std::remove(options.device.path.c_str());  // of an earlier rig
   return *DeviceProcess::Start(options, &account_);
 }

@@ -16,6 +16,7 @@
 #include "storage/csd/device.h"
 #include "storage/csd/device_disk.h"
 #include "storage/csd/link_bytes.h"
+#include "storage/csd/rates/device_rates.h"
 #include "storage/cuts/catalogue.h"
 #include "storage/state_backend.h"
 #include "storage/testing/catalogue_samples.h"
@@ -28,6 +29,7 @@ struct RigOptions {
   // Each device in a process of its own, not in this one. The test's BUILD target has
   // //storage/csd/process:eps-csd as data.
   bool processes = false;
+  DeviceRates rates;  // of processes
   int devices = 2;
   uint64_t media_bytes = uint64_t{16} << 20;
   uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives

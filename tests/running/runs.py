@@ -1,0 +1,60 @@
+"""Runs `eps` as a user would. Tests of running jobs build on it."""
+
+import os
+import subprocess
+import sys
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), os.pardir))
+import small_job
+
+TMP = os.environ.get("TEST_TMPDIR", "/tmp")
+TIMEOUT_SECONDS = 600
+
+
+def lines_of(path):
+    """Returns the number of complete lines of a file; 0 without the file."""
+    try:
+        with open(path, encoding="utf-8") as f:
+            return sum(line.endswith("\n") for line in f)
+    except OSError:
+        return 0
+
+
+class RunTest(unittest.TestCase):
+    program = None  # eps
+
+    def eps(self, *arguments, code=0):
+        """Runs eps to its end. Returns what it says."""
+        done = subprocess.run([self.program, *arguments], stdin=subprocess.DEVNULL, text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=TIMEOUT_SECONDS)
+        self.assertEqual(done.returncode, code, done.stdout)
+        return done.stdout
+
+    def begin(self, arguments, log):
+        """Starts eps in a session of its own; `log` is a file."""
+        return subprocess.Popen([self.program, *arguments], stdin=subprocess.DEVNULL, stdout=log,
+                                stderr=subprocess.STDOUT, start_new_session=True)
+
+    def wait_for_step(self, process, out, step):
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while lines_of(os.path.join(out, "metrics.jsonl")) < step:
+            self.assertLess(time.monotonic(), deadline, "no step %d" % step)
+            self.assertIsNone(process.poll(), "the run has ended before step %d" % step)
+            time.sleep(0.005)
+
+    def outcome(self, out, steps):
+        return small_job.outcome(self.program, out, steps)
+
+
+def with_settings(command, settings, changes):
+    """Returns the arguments `command` with the settings; in `changes` "__" stands for a dot."""
+    merged = dict(settings, **{key.replace("__", "."): value for key, value in changes.items()})
+    return command + ["--%s=%s" % item for item in sorted(merged.items())]
+
+
+def main():
+    RunTest.program = os.path.abspath(sys.argv.pop())
+    unittest.main()
