@@ -19,7 +19,6 @@
 #include "storage/backends/durable_backend.h"
 #include "storage/csd/process/device_process.h"
 #include "storage/csd/process/host_link.h"
-#include "storage/cuts/extents/extents.h"
 #include "storage/cuts/rocksdb_store.h"
 #include "storage/testing/backend_harness.h"
 

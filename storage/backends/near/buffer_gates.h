@@ -22,7 +22,7 @@ class BufferGates : public std::enable_shared_from_this<BufferGates> {
   // None of the buffers is free yet. Buffers of two chunks match if the chunks' arrays are equally
   // long, `array_bytes`.
   BufferGates(size_t buffers, uint64_t array_bytes)
-      : array_bytes_(array_bytes), buffers_(buffers) {}
+      : array_bytes_(array_bytes), count_(buffers), buffers_(buffers) {}
 
   uint64_t array_bytes() const { return array_bytes_; }
 
@@ -39,7 +39,7 @@ class BufferGates : public std::enable_shared_from_this<BufferGates> {
   // The first buffer has the weights, and the last, which had the gradient, their encodings.
   void FreeWeights() {
     Free(0);
-    Free(buffers_.size() - 1);
+    Free(count_ - 1);
   }
   // Calls `then` when the buffer is free: here, or in Free.
   void When(size_t buffer, Then then) EPS_EXCLUDES(mu_) {
@@ -60,13 +60,14 @@ class BufferGates : public std::enable_shared_from_this<BufferGates> {
   };
 
   void WhenAllFrom(size_t first, Then then) {
-    if (first == buffers_.size()) return then();
+    if (first == count_) return then();
     When(first, [self = shared_from_this(), first, then = std::move(then)] {
       self->WhenAllFrom(first + 1, then);
     });
   }
 
   const uint64_t array_bytes_;
+  const size_t count_;
   Mutex mu_;
   std::vector<Buffer> buffers_ EPS_GUARDED_BY(mu_);
 };
