@@ -79,12 +79,13 @@ BENCHMARKS = {
         ["//bench:spill_bench"], [["bazel-bin/bench/spill_bench", "384", "27"]]),
     "near-storage": Benchmark(
         "State on storage devices",
-        "Time of a step of GPT-2 4.0B on the machine of Smart-Infinity with its state on RAID0 / in "
-        "devices that update it, by number of devices. Every variant runs through our backends and "
-        "real device processes, whose media, links and updaters have the paper's rates, divided; "
-        "the GPU sleeps. All states are compared with that of a backend in memory. RAID0 is shown "
-        "with the host of the paper, whose software limits it, and with its link alone. Goals at 10 "
-        "devices: 2.2 for sealed, 3.5 for eager, 1.0 for sealed over the link alone; at 20: 1.2.",
+        "Time of a step of GPT-2 4.0B on the machine of Smart-Infinity with its state on RAID0 / "
+        "in devices that update it, by number of devices. Every variant runs through our backends "
+        "and real device processes, whose media, links and updaters have the paper's rates, "
+        "divided; the GPU sleeps. All states are compared with that of a backend in memory. RAID0 "
+        "is shown with the host of the paper, whose software limits it, and with its link alone. "
+        "Goals at 10 devices: 2.2 for sealed, 3.5 for eager, 1.0 for sealed over the link alone; "
+        "at 20: 1.2.",
         ["//bench/near:csd_bench"],
         [["bazel-bin/bench/near/csd_bench", "a5000", "5", "64", "1,2,4,6,8,10"],
          ["bazel-bin/bench/near/csd_bench", "a5000", "5", "128", "16,20"],
