@@ -142,6 +142,12 @@ class Row {
   std::vector<std::vector<double>> updates_;
 };
 
+// Returns eps-csd as bazel has built it: `bazel run` starts in the folder of its outputs.
+std::string DeviceProgram() {
+  const std::string program = "storage/csd/process/eps-csd";
+  return std::filesystem::exists(program) ? program : "bazel-bin/" + program;
+}
+
 bool Run(NearJob job, int rounds, const std::vector<int>& devices, const std::string& folder,
          const std::string& program) {
   std::printf(
@@ -202,7 +208,7 @@ int main(int argc, char** argv) {
     return 2;
   }
   const bool reached =
-      eps::Run(job, rounds, devices, folder, argument(6, "bazel-bin/storage/csd/process/eps-csd"));
+      eps::Run(job, rounds, devices, folder, argc > 6 ? argv[6] : eps::DeviceProgram());
   std::filesystem::remove_all(folder);
   return reached ? 0 : 1;
 }
