@@ -33,44 +33,55 @@ constexpr int kChunks = 100;  // as many subgroups as the paper's 4.0B parameter
 constexpr int kSets = 3;
 constexpr int kHostChunks = 2;  // per device, in flight on a host that updates
 
+// The variants in the order of Variants().
+enum Variant : size_t { kBase, kLink, kNaive, kHandover, kTopk, kSealed, kEager };
+
 std::vector<NearVariant> Variants() {
-  NearVariant base{"RAID0, paper's host"};
-  base.host_updates = base.host_is_papers = true;
-  base.sets = kHostChunks;
-  NearVariant link = base;
-  link.name = "RAID0, link alone";
-  link.host_is_papers = false;
-  NearVariant naive{"SU"};
-  naive.host_is_papers = true;
-  NearVariant handover = naive;
-  handover.name = "SU+O";
-  handover.hands_buffers_over = true;
+  std::vector<NearVariant> all(kEager + 1);
+  all[kBase].name = "RAID0, paper's host";
+  all[kBase].host_updates = all[kBase].host_is_papers = true;
+  all[kBase].sets = kHostChunks;
+  all[kLink] = all[kBase];
+  all[kLink].name = "RAID0, link alone";
+  all[kLink].host_is_papers = false;
+  all[kNaive].name = "SU";
+  all[kNaive].host_is_papers = true;
+  all[kHandover] = all[kNaive];
+  all[kHandover].name = "SU+O";
+  all[kHandover].hands_buffers_over = true;
   // Smart-Infinity sends 8 bytes for each of 1 % of the elements; bf16 values take 6.
-  NearVariant topk = handover;
-  topk.name = "SU+O+C, top 1 %";
-  topk.gradients = "topk:0.01:raw32";
-  topk.gradient_bytes = 0.06;
-  NearVariant sealed{"ours, sealed"};
-  sealed.sets = kSets;
-  sealed.gradients_in_memory = sealed.encodes_weights = true;
-  NearVariant eager = sealed;
-  eager.name = "ours, eager";
-  eager.eager = true;
-  eager.gradients_in_memory = false;
-  return {base, link, naive, handover, topk, sealed, eager};
+  all[kTopk] = all[kHandover];
+  all[kTopk].name = "SU+O+C, top 1 %";
+  all[kTopk].gradients = "topk:0.01:raw32";
+  all[kTopk].gradient_bytes = 0.06;
+  all[kSealed].name = "ours, sealed";
+  all[kSealed].sets = kSets;
+  all[kSealed].gradients_in_memory = all[kSealed].encodes_weights = true;
+  all[kEager] = all[kSealed];
+  all[kEager].name = "ours, eager";
+  all[kEager].eager = true;
+  all[kEager].gradients_in_memory = false;
+  return all;
 }
 
 // Returns the seconds of the paper, as planner/papers has them; 0 if it has no such variant.
-double PaperSeconds(const NearVariant& variant, const NearJob& job) {
+double PaperSeconds(size_t variant, const NearJob& job) {
   smart::Method method;
-  if (variant.name == "SU") {
-    method.variant = smart::Variant::kNaive;
-  } else if (variant.name == "SU+O") {
-    method.variant = smart::Variant::kHandover;
-  } else if (variant.sparse()) {
-    method.variant = smart::Variant::kTopK;
-  } else if (!variant.host_updates || !variant.host_is_papers) {
-    return 0;
+  switch (variant) {
+    case kBase:
+      method.variant = smart::Variant::kBase;
+      break;
+    case kNaive:
+      method.variant = smart::Variant::kNaive;
+      break;
+    case kHandover:
+      method.variant = smart::Variant::kHandover;
+      break;
+    case kTopk:
+      method.variant = smart::Variant::kTopK;
+      break;
+    default:
+      return 0;
   }
   return smart::Simulate(job.machine, job.gpu, method, job.full_parameters, job.devices)
       .total()
@@ -104,12 +115,12 @@ class Row {
     for (size_t i = 0; i < variants_.size(); ++i) {
       const Spread spread = SpreadOf(seconds_[i]);
       const double flows = SimulateNear(variants_[i], job_, kChunks).total();
-      const double paper = PaperSeconds(variants_[i], job_);
+      const double paper = PaperSeconds(i, job_);
       std::printf("%2d  %-20s %5.1f [%5.1f..%5.1f] %6.1f %6.1f %5.2f  %5s %5.2f %5.2f\n",
                   job_.devices, variants_[i].name.c_str(), spread.median, spread.low, spread.high,
                   SpreadOf(updates_[i]).median, flows, spread.median / flows,
-                  paper > 0 ? absl::StrFormat("%.1f", paper).c_str() : "-", Gain(0, i).median,
-                  Gain(1, i).median);
+                  paper > 0 ? absl::StrFormat("%.1f", paper).c_str() : "-", Gain(kBase, i).median,
+                  Gain(kLink, i).median);
     }
     std::fflush(stdout);
   }
@@ -172,15 +183,15 @@ bool Run(NearJob job, int rounds, const std::vector<int>& devices, const std::st
     row.CheckStates(digests);
     if (count == 10 && judged) {
       reached &= ReportRatio("10 devices, RAID0 with the paper's host / ours, sealed",
-                             row.Gains(0, 5), 2.2);
+                             row.Gains(kBase, kSealed), 2.2);
       reached &= ReportRatio("10 devices, RAID0 with the paper's host / ours, eager",
-                             row.Gains(0, 6), 3.5);
-      reached &=
-          ReportRatio("10 devices, RAID0 with the link alone / ours, sealed", row.Gains(1, 5), 1.0);
+                             row.Gains(kBase, kEager), 3.5);
+      reached &= ReportRatio("10 devices, RAID0 with the link alone / ours, sealed",
+                             row.Gains(kLink, kSealed), 1.0);
     }
     if (count == 20 && judged) {
-      reached &=
-          ReportRatio("20 devices, RAID0 with the link alone / ours, sealed", row.Gains(1, 5), 1.2);
+      reached &= ReportRatio("20 devices, RAID0 with the link alone / ours, sealed",
+                             row.Gains(kLink, kSealed), 1.2);
     }
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
       std::filesystem::remove_all(entry);

@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 import signal
+import time
 
 import runs  # finds the modules of tests/
 import processes
@@ -23,13 +24,16 @@ class NearQuickstartTest(runs.RunTest):
                                   settings)
 
     def victim(self, process):
-        """Returns a device or a server of the run."""
+        """Waits until all devices and servers of the run are there. Returns one of them."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while True:
             devices = list(processes.devices_of(process.pid).values())
             servers = list(processes.servers_of(process.pid).values())
             if len(devices) == 8 and len(servers) == 2:
                 return random.choice([random.choice(devices), random.choice(servers)])
             self.assertIsNone(process.poll(), "the run has ended before a kill")
+            self.assertLess(time.monotonic(), deadline, "%d devices" % len(devices))
+            time.sleep(0.01)
 
     def test_ends_with_the_bits_of_memory(self):
         memory, out, state = (os.path.join(TMP, name) for name in ("memory", "out", "state"))
