@@ -9,7 +9,6 @@
 #include <utility>
 #include <variant>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/checksum.h"
@@ -17,6 +16,7 @@
 #include "base/testing/test_specs.h"
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/backends/near/job_devices.h"
 #include "storage/csd/process/device_process.h"
 #include "storage/csd/process/host_link.h"
 #include "storage/cuts/rocksdb_store.h"
@@ -76,10 +76,6 @@ double SecondsSince(Clock::time_point begin) {
 }
 Clock::duration Seconds(double seconds) {
   return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
-Purpose PurposeOf(const std::string& path) {
-  return absl::StrContains(path, "gradients") ? Purpose::kGradient : Purpose::kState;
 }
 
 }  // namespace
@@ -209,7 +205,7 @@ NearWorld::NearWorld(const NearVariant& variant, const NearJob& job, int chunks,
     devices_.push_back(OrExit(DeviceProcess::Start(options, &account_)));
     mounts.push_back({absl::StrCat("/", name), devices_.back().get()});
   }
-  disk_ = OrExit(DeviceDisk::Open(host_.get(), mounts, PurposeOf));
+  disk_ = OrExit(DeviceDisk::Open(host_.get(), mounts, JobDevices::PurposeOf));
   DurableOptions durable;
   durable.disk = disk_.get();
   durable.catalogue = catalogue_.get();

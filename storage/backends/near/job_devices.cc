@@ -19,10 +19,6 @@ constexpr char kSlots[] = "slots";
 // The device of a server that was just killed completes its last writes.
 constexpr std::chrono::seconds kLockPatience{10};
 
-Purpose PurposeOf(const std::string& path) {
-  return absl::StrContains(path, "gradients") ? Purpose::kGradient : Purpose::kState;
-}
-
 std::string DeviceName(size_t drive) { return absl::StrCat("csd-", drive); }
 
 absl::StatusOr<DeviceCoreOptions> OptionsOf(Disk* host, const std::string& folder, size_t drive) {
@@ -32,6 +28,10 @@ absl::StatusOr<DeviceCoreOptions> OptionsOf(Disk* host, const std::string& folde
 }
 
 }  // namespace
+
+Purpose JobDevices::PurposeOf(const std::string& path) {
+  return absl::StrContains(path, "gradients") ? Purpose::kGradient : Purpose::kState;
+}
 
 std::string JobDevices::MediumIn(const std::string& job_folder) { return job_folder + "/medium"; }
 

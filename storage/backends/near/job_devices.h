@@ -16,6 +16,7 @@
 #include "storage/backends/near/device_use.h"
 #include "storage/csd/device.h"
 #include "storage/csd/device_disk.h"
+#include "storage/csd/link_bytes.h"
 #include "storage/csd/rates/device_rates.h"
 #include "storage/cuts/extents/extents.h"
 #include "storage/disk/disk.h"
@@ -47,6 +48,8 @@ struct DeviceLinks {
 // those on other drives. Thread-safe.
 class JobDevices {
  public:
+  // Returns why bytes of a job's file are moved, by the file's path; for DeviceDisk.
+  static Purpose PurposeOf(const std::string& path);
   // The path of the medium. It is also the path of the folder, in disk(), of what it holds.
   static std::string MediumIn(const std::string& job_folder);
   // The path of the slots' folder in disk().

@@ -3,9 +3,9 @@
 #include <cstdio>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "storage/backends/near/job_devices.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/kernels/chunk_kernels.h"
 #include "storage/csd/process/device_process.h"
@@ -24,9 +24,7 @@ DeviceRig::DeviceRig(const JobSpec& spec, const RigOptions& options) : options_(
     devices_.push_back(OpenDevice(name, spec));
     mounts.push_back({absl::StrCat("/", name), devices_.back().get()});
   }
-  disk_ = *DeviceDisk::Open(&host_, mounts, [](const std::string& path) {
-    return absl::StrContains(path, "gradients") ? Purpose::kGradient : Purpose::kState;
-  });
+  disk_ = *DeviceDisk::Open(&host_, mounts, JobDevices::PurposeOf);
   last_rig = this;
 }
 
