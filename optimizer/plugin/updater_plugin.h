@@ -1,0 +1,54 @@
+#ifndef EPS_OPTIMIZER_PLUGIN_UPDATER_PLUGIN_H_
+#define EPS_OPTIMIZER_PLUGIN_UPDATER_PLUGIN_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "optimizer/plugin/eps_updater.h"
+
+namespace eps {
+
+// The largest file of a plug-in.
+inline constexpr uint64_t kMaxPluginBytes = uint64_t{64} << 20;
+
+// A number of a plug-in that the user may choose, finite and in a range that holds its usual value.
+struct PluginParameter {
+  std::string name;
+  double usual = 0;
+  double least = 0;
+  double most = 0;
+};
+
+// A plug-in updater (optimizer/plugin/eps_updater.h) that is loaded into this process, and stays
+// loaded until the process ends. Its description was checked. Immutable, thread-safe.
+struct UpdaterPlugin {
+  std::string path;
+  std::string sha256;  // of the file's bytes, 64 hexadecimal digits
+  std::string name;
+  std::vector<std::string> fields;
+  std::vector<PluginParameter> parameters;
+  eps_updater_update* update = nullptr;
+  eps_updater_update* reference = nullptr;
+};
+
+// Loads the object in the file `path`, unless its bytes are loaded already. This runs code of the
+// object, with all rights of this process. The file is read once: what is loaded is what was
+// hashed, even if the file changes meanwhile. With an `expected_sha256` (64 hexadecimal digits), no
+// code of a file with another digest runs.
+//
+// Errors begin with the path. NotFound or PermissionDenied for the file; InvalidArgument if it is
+// no shared object for this machine, does not export eps_updater_v1, has another version of the
+// interface, or describes itself in a way that the interface forbids; FailedPrecondition, with both
+// digests, if it is not the expected file.
+absl::StatusOr<const UpdaterPlugin*> LoadUpdaterPlugin(const std::string& path,
+                                                       absl::string_view expected_sha256 = "");
+
+// Returns the loaded plug-in of this digest; null if there is none.
+const UpdaterPlugin* FindLoadedPlugin(absl::string_view sha256);
+
+}  // namespace eps
+
+#endif  // EPS_OPTIMIZER_PLUGIN_UPDATER_PLUGIN_H_
