@@ -114,7 +114,7 @@ SmallFiles FilesOfJob(const JobSpec& spec, const SmallFiles& of_model) {
 
 std::vector<std::string> StateFiles(const JobSpec& spec) {
   std::vector<std::string> files = {kSafetensorsFile};
-  for (const char* const field : StateFields(spec.optimizer)) {
+  for (const std::string& field : StateFields(spec.optimizer)) {
     files.push_back(absl::StrCat("eps/", field, ".safetensors"));
   }
   return files;
@@ -310,6 +310,11 @@ absl::Status CheckpointReader::CheckFits(const JobSpec& spec) const {
         "checkpoint.resume: ", folder_, " holds the state of optimizer ",
         NameOf(spec_.optimizer.name), ", and the job has ", name, "; eps checkpoint convert ",
         folder_, " --optimizer=", name, " --out=DIR converts it"));
+  }
+  if (spec.optimizer.plugin.name != spec_.optimizer.plugin.name) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "checkpoint.resume: ", folder_, " holds the state of the plug-in updater ",
+        spec_.optimizer.plugin.name, ", and the job has ", spec.optimizer.plugin.name));
   }
   bool same = spec.tensors.size() == spec_.tensors.size() && StateFiles(spec) == StateFiles(spec_);
   for (size_t i = 0; same && i < spec.tensors.size(); ++i) {

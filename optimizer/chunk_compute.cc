@@ -88,8 +88,12 @@ absl::Status CheckEncode(const UpdateRequest& request) {
 
 }  // namespace
 
-absl::StatusOr<ChunkCompute> ChunkCompute::New(const JobSpec& spec, MemoryAccount* account) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec.optimizer));
+absl::StatusOr<ChunkCompute> ChunkCompute::New(const JobSpec& spec, MemoryAccount* account,
+                                               Updates updates) {
+  std::unique_ptr<UpdateRule> rule;
+  if (updates == Updates::kHere) {
+    EPS_ASSIGN_OR_RETURN(rule, NewUpdateRule(spec.optimizer));
+  }
   return ChunkCompute(spec, std::move(rule), account);
 }
 

@@ -44,12 +44,16 @@ struct ChunkArrays {
   }
 };
 
+// Whether a ChunkCompute can update. Without updates, the rule of the job need not be there.
+enum class Updates { kHere, kElsewhere };
+
 // The operations of StateBackend on a chunk's arrays. Immutable, thread-safe; the caller excludes
 // concurrent calls on the same arrays.
 class ChunkCompute {
  public:
-  // `spec` and `account` must outlive the result. Unimplemented for an unknown optimizer.
-  static absl::StatusOr<ChunkCompute> New(const JobSpec& spec, MemoryAccount* account);
+  // `spec` and `account` must outlive the result. With Updates::kHere, the errors of NewUpdateRule.
+  static absl::StatusOr<ChunkCompute> New(const JobSpec& spec, MemoryAccount* account,
+                                          Updates updates = Updates::kHere);
 
   size_t arrays() const { return arrays_; }  // weights and state fields of a chunk not frozen
 
@@ -86,8 +90,8 @@ class ChunkCompute {
   // reduced gradient in memory.
   absl::StatusOr<Gathered> Gather(const Chunk& chunk, const UpdateRequest& request,
                                   absl::Span<uint8_t> into) const;
-  // REQUIRES CheckUpdate; and the room with its bytes for a gradient that is not in memory. An
-  // error leaves the arrays as they were.
+  // REQUIRES Updates::kHere; CheckUpdate; and the room with its bytes for a gradient that is not in
+  // memory. An error leaves the arrays as they were.
   absl::StatusOr<UpdateResult> Update(const Chunk& chunk, const UpdateRequest& request,
                                       const ChunkArrays& arrays) const;
 
@@ -113,7 +117,7 @@ class ChunkCompute {
                    float* gradient, const Encoders& encoders) const;
 
   const JobSpec* spec_;
-  std::unique_ptr<UpdateRule> rule_;
+  std::unique_ptr<UpdateRule> rule_;  // null without updates
   size_t arrays_;
   MemoryAccount* account_;
 };

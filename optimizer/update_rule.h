@@ -33,8 +33,6 @@ struct GroupScalars {
   double lr_multiplier = 1;  // of StepScalars::lr
 };
 
-inline constexpr int kMaxStateFields = 4;
-
 // A tile's weights and its state, the fields in the order of StateFields (base/job/optimizers.h),
 // all with the same leading dimension.
 struct TileState {
@@ -72,7 +70,8 @@ class UpdateRule {
 // (its payload is unspecified).
 enum class Kernel { kBest, kReference };
 
-// Unimplemented with the known names for an unknown optimizer.
+// Unimplemented with the known names for an unknown optimizer; FailedPrecondition for a plug-in
+// that is not loaded (optimizer/plugin/updater_plugin.h), or that the spec describes wrongly.
 absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& spec,
                                                           Kernel kernel = Kernel::kBest);
 
@@ -80,7 +79,8 @@ absl::StatusOr<std::unique_ptr<UpdateRule>> NewUpdateRule(const OptimizerSpec& s
 // these as a static object; nothing else names the rule.
 class RuleRegistration {
  public:
-  using Factory = std::unique_ptr<UpdateRule> (*)(const OptimizerSpec& spec, Kernel kernel);
+  using Factory = absl::StatusOr<std::unique_ptr<UpdateRule>> (*)(const OptimizerSpec& spec,
+                                                                  Kernel kernel);
   RuleRegistration(OptimizerName name, Factory factory);
 };
 

@@ -63,8 +63,11 @@ def patterns(read):
     models, model_enumerators = enumeration(read("base/job/models/model_spec.h"), "ModelType")
     if models[-1] != "program" or model_enumerators[-1] != "kProgram":
         raise AssertionError("the last type of a model is the one of those that come as data")
-    # Its name is a word of everyday use, and stands for no particular model.
+    if optimizers[-1] != "plugin" or optimizer_enumerators[-1] != "kPlugin":
+        raise AssertionError("the last optimizer is the one of those that come as objects")
+    # Their names are words of everyday use, and stand for no particular model or optimizer.
     models, model_enumerators = models[:-1], model_enumerators[:-1]
+    optimizers, optimizer_enumerators = optimizers[:-1], optimizer_enumerators[:-1]
     if len(optimizers) != len(optimizer_enumerators) or len(models) != len(model_enumerators):
         raise AssertionError("an enumeration and its names differ in length")
     fields = re.findall(r"^\s*(?:double|uint64_t) (\w+) = ",

@@ -78,7 +78,11 @@ absl::StatusOr<std::unique_ptr<ReferenceTraining>> ReferenceTraining::New(const 
                                                                           ReferenceModel* model,
                                                                           BatchSource* batches,
                                                                           Plant plant) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<UpdateRule> rule, NewUpdateRule(spec.optimizer));
+  // A plug-in brings a reference of its own, which nobody else has compared with its kernel.
+  const bool is_plugin = !spec.optimizer.plugin.name.empty();
+  EPS_ASSIGN_OR_RETURN(
+      std::unique_ptr<UpdateRule> rule,
+      NewUpdateRule(spec.optimizer, is_plugin ? Kernel::kReference : Kernel::kBest));
   std::unique_ptr<ReferenceTraining> training(
       new ReferenceTraining(spec, model, batches, plant, std::move(rule)));
   EPS_ASSIGN_OR_RETURN(training->wire_, WireReference::New(spec, training->chunks_));

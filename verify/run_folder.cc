@@ -96,7 +96,7 @@ absl::StatusOr<std::map<uint64_t, StepFigures>> ReadFigures(const std::string& p
 
 std::vector<std::string> StateArrayNames(const JobSpec& spec) {
   std::vector<std::string> names = {kWeights};
-  for (const char* const field : StateFields(spec.optimizer)) names.emplace_back(field);
+  for (const std::string& field : StateFields(spec.optimizer)) names.push_back(field);
   return names;
 }
 

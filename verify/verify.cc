@@ -16,8 +16,10 @@
 #include "absl/strings/str_join.h"
 #include "base/checksum.h"
 #include "base/config/app_arguments.h"
+#include "base/job/plugin_spec.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
+#include "optimizer/plugin/updater_plugin.h"
 #include "verify/compare.h"
 #include "verify/reference_models.h"
 #include "verify/reference_training.h"
@@ -252,6 +254,10 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   EPS_ASSIGN_OR_RETURN(const std::string auto_profile, TorchComputeProfile(RuntimeOptions()));
   EPS_RETURN_IF_ERROR(CheckDevice(run, /*step=*/1, auto_profile));
   const JobSpec& spec = run.spec();
+  if (const PluginSpec& plugin = spec.optimizer.plugin; !plugin.sha256.empty()) {
+    const std::string& file = run.config().optimizer.plugin;
+    EPS_RETURN_IF_ERROR(LoadUpdaterPlugin(file, plugin.sha256).status());
+  }
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
   const auto batches = NewBatchSource(spec, *data);
 

@@ -90,7 +90,9 @@ struct GroupRule {
 // The update rule and its parameters.
 struct OptimizerConfig : OptimizerChoices {
   Auto<double> lr;
-  double weight_decay = 0.01;  // of matrices
+  double weight_decay = 0.01;     // of matrices
+  std::string plugin;             // the file of a plug-in updater
+  std::string plugin_parameters;  // "alpha=0.9 eps=1e-6"
   // The first rule that finds a tensor's name applies; the other tensors keep the settings above.
   std::vector<GroupRule> groups;
 };
@@ -176,6 +178,7 @@ struct ServersConfig {
   int threads = 0;                     // 0 means as many as the machine can spare
   uint64_t memory_limit = 0;           // bytes; 0 means the free memory
   bool insecure = false;               // allows `listen` on an address that is not loopback
+  bool trust_plugins = false;          // runs plug-in updaters in the server's own process
   std::vector<std::string> peers;      // servers that eps serve may connect to; empty: loopback
   int64_t worker_timeout_ms = 60'000;  // an eager job ends if a part has no worker for longer
   int64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte

@@ -170,6 +170,8 @@ void ServersKeys(V* v, ServersConfig* s) {
          "Memory that a server may use; 0 means what is free on the machine, or in its container.");
   v->Key("servers.insecure", &s->insecure, AnyValue(),
          "Allows servers.listen on an address that is not loopback.");
+  v->Key("servers.trust_plugins", &s->trust_plugins, AnyValue(),
+         "Runs a plug-in updater in the server itself, for storage.kind=dram and nvme.");
   v->Key("servers.peers", &s->peers, AnyValue(),
          "Addresses (host:port) of the servers that eps serve may connect to, written as in "
          "servers.addresses; port 0 stands for every port. If it is empty, eps serve connects to "
@@ -269,6 +271,11 @@ void WalkConfig(V* v, Config* c) {
   OptimizerKeys(v, &c->optimizer);
   v->Key("optimizer.weight_decay", &c->optimizer.weight_decay, AnyValue(),
          absl::StrCat("Weight decay of matrices. ", WeightDecayHelp(), "."));
+  v->Key("optimizer.plugin", &c->optimizer.plugin, AnyValue(),
+         "File of a plug-in updater, for optimizer.name=plugin; also of eps serve, on its machine "
+         "(docs/guides/write_an_updater.md).");
+  v->Key("optimizer.plugin_parameters", &c->optimizer.plugin_parameters, AnyValue(),
+         "Parameters of the plug-in updater, such as \"alpha=0.9 eps=1e-6\".");
   v->Key(
       "optimizer.groups", &c->optimizer.groups, AnyValue(),
       "Tensors with other settings: a list of {match: REGEX, lr_multiplier: NUMBER, weight_decay: "

@@ -150,7 +150,8 @@ absl::Status CheckLora(const LoraConfig& wanted, const ModelSpec& model) {
 }  // namespace
 
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
-                                     const DataSpec& data, uint32_t workers, StartWeights weights) {
+                                     const DataSpec& data, uint32_t workers, StartWeights weights,
+                                     const PluginSpec& plugin) {
   EPS_RETURN_IF_ERROR(ValidateModel(model));
   EPS_RETURN_IF_ERROR(CheckLora(config.lora, model));
   JobSpec spec;
@@ -159,6 +160,7 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
                        ResolveOptimizer(config.optimizer));
   spec.optimizer.lr = config.optimizer.lr.value_or(
       weights == StartWeights::kGiven ? kLrOfGivenWeights : kLrOfNewWeights);
+  spec.optimizer.plugin = plugin;
   EPS_ASSIGN_OR_RETURN(spec.training, Resolve(config.training, model, workers));
   EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
   spec.data = data;

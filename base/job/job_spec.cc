@@ -208,9 +208,7 @@ absl::Status ValidateData(const JobSpec& spec) {
                   "expected at least training.seq_len + 1 = ", uint64_t{spec.training.seq_len} + 1,
                   " for one sample and its labels, found ", data.tokens);
   }
-  bool is_hex = data.sha256.size() == 64;
-  for (char c : data.sha256) is_hex &= (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  if (!is_hex) {
+  if (!IsSha256(data.sha256)) {
     return Refuse("data.sha256", "expected 64 digits of lower-case hexadecimal, found ",
                   data.sha256.size(), " characters");
   }

@@ -165,6 +165,38 @@ bool Parse(absl::string_view text, StageSpec* stage) {
   return true;
 }
 
+// "rmsprop 9f86d0...0f00a08 square_avg alpha=0.99,eps=1e-08", with "-" for an empty list
+template <>
+std::string Format(const PluginSpec& plugin) {
+  const std::string fields = absl::StrJoin(plugin.fields, ",");
+  const std::string parameters =
+      absl::StrJoin(plugin.parameters, ",", [](std::string* out, const auto& parameter) {
+        absl::StrAppend(out, parameter.first, "=", Format(parameter.second));
+      });
+  return absl::StrCat(plugin.name, " ", plugin.sha256, " ", fields.empty() ? "-" : fields, " ",
+                      parameters.empty() ? "-" : parameters);
+}
+
+template <>
+bool Parse(absl::string_view text, PluginSpec* plugin) {
+  const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 4));
+  if (words.size() != 4) return false;
+  plugin->name = std::string(words[0]);
+  plugin->sha256 = std::string(words[1]);
+  if (words[2] != "-") {
+    plugin->fields = absl::StrSplit(words[2], absl::MaxSplits(',', kMaxStateFields));
+  }
+  if (words[3] == "-") return true;
+  for (absl::string_view word :
+       absl::StrSplit(words[3], absl::MaxSplits(',', kMaxPluginParameters))) {
+    const size_t equals = word.find('=');
+    if (equals == absl::string_view::npos) return false;
+    plugin->parameters.emplace_back(word.substr(0, equals), 0.0);
+    if (!Parse(word.substr(equals + 1), &plugin->parameters.back().second)) return false;
+  }
+  return true;
+}
+
 // "0 101 102"
 template <>
 std::string Format(const std::vector<uint32_t>& ids) {
@@ -186,6 +218,7 @@ const char* Expected() {
   if constexpr (std::is_enum_v<T>) return "a known name";
   if constexpr (std::is_floating_point_v<T>) return "a finite number in its shortest form";
   if constexpr (std::is_integral_v<T>) return "a whole number within its type's range";
+  if constexpr (std::is_same_v<T, PluginSpec>) return "'name sha256 fields parameters'";
   if constexpr (std::is_same_v<T, ParameterGroup>)
     return "'name weight_decay [lr_multiplier | frozen]'";
   if constexpr (std::is_same_v<T, TensorSpec>) return "'name shape group initializer'";
@@ -398,6 +431,7 @@ void Walk(Io* io, Spec* spec) {
   io->Field("name", &spec->name);
   WalkModel(io, &spec->model);
   OptimizerKeys(io, &spec->optimizer);
+  io->OptionalField("optimizer.plugin", &spec->optimizer.plugin, PluginSpec());
   ScheduleKeys(io, &spec->schedule);
   TrainingKeys(io, &spec->training);
   ChunkKeys(io, &spec->chunk_elements);

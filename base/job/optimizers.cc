@@ -1,6 +1,7 @@
 #include "base/job/optimizers.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -117,6 +118,8 @@ constexpr const OptimizerParameter* kLionParameters[] = {&kBetas};
 constexpr const char* kLionFields[] = {"exp_avg"};
 absl::Span<const char* const> FieldsOfLion(const OptimizerSpec&) { return kLionFields; }
 
+absl::Span<const char* const> NoFields(const OptimizerSpec&) { return {}; }
+
 constexpr OptimizerRow kRows[] = {
     {OptimizerName::kAdamW, Usual(OptimizerName::kAdamW), kAdamParameters, kDecoupled,
      FieldsOfAdam},
@@ -132,7 +135,9 @@ constexpr OptimizerRow kRows[] = {
      kCoupled, FieldsOfSgd},
     {OptimizerName::kAdagradSmartInfinity, UsualOfAdagrad(OptimizerName::kAdagradSmartInfinity),
      kPlainAdagradParameters, "part of the accumulated square, not of the step", FieldsOfAdagrad},
+    {OptimizerName::kPlugin, Usual(OptimizerName::kPlugin), {}, "as the object does", NoFields},
 };
+constexpr size_t kBuiltIn = std::size(kRows) - 1;
 
 // ---- checks
 
@@ -148,6 +153,7 @@ absl::Status RefuseForeign(OptimizerName name, const OptimizerParameter& paramet
   const std::string owners = absl::StrJoin(OwnersOf(parameter), " or ");
   std::vector<std::string> own;
   for (const OptimizerParameter* each : RowOf(name).parameters) own.emplace_back(each->key);
+  if (own.empty()) own.emplace_back("no such settings");
   return absl::InvalidArgumentError(absl::StrCat(
       parameter.key, " is a setting of optimizer.name=", owners, ", ", NameOf(name), " has ",
       absl::StrJoin(own, ", "), "; leave it out, or set optimizer.name=", owners));
@@ -155,14 +161,16 @@ absl::Status RefuseForeign(OptimizerName name, const OptimizerParameter& paramet
 
 }  // namespace
 
-absl::Span<const OptimizerRow> Optimizers() { return kRows; }
+absl::Span<const OptimizerRow> Optimizers() { return absl::MakeConstSpan(kRows, kBuiltIn); }
 
 const OptimizerRow& RowOf(OptimizerName name) { return kRows[static_cast<size_t>(name)]; }
 
 const OptimizerSettings& DefaultsOf(OptimizerName name) { return RowOf(name).defaults; }
 
-absl::Span<const char* const> StateFields(const OptimizerSpec& spec) {
-  return RowOf(spec.name).fields(spec);
+std::vector<std::string> StateFields(const OptimizerSpec& spec) {
+  if (spec.name == OptimizerName::kPlugin) return spec.plugin.fields;
+  const absl::Span<const char* const> fields = RowOf(spec.name).fields(spec);
+  return {fields.begin(), fields.end()};
 }
 
 absl::Span<const OptimizerParameter* const> OptimizerParameters() { return kAllParameters; }
@@ -239,6 +247,11 @@ absl::Status ValidateOptimizer(const OptimizerSpec& spec) {
     for (const OptimizerNumber& number : parameter->numbers) {
       EPS_RETURN_IF_ERROR(CheckRule(number.line, spec.*number.value, parameter->range));
     }
+  }
+  if (spec.name == OptimizerName::kPlugin) return ValidatePlugin(spec.plugin);
+  if (spec.plugin != PluginSpec()) {
+    return Refuse("optimizer.plugin",
+                  "the line is left out for optimizer.name = ", NameOf(spec.name));
   }
   const OptimizerRow& row = RowOf(spec.name);
   return row.check_or_null == nullptr ? absl::OkStatus() : row.check_or_null(spec);

@@ -18,6 +18,7 @@
 #include "absl/types/span.h"
 #include "base/job/key_rules.h"
 #include "base/job/names.h"
+#include "base/job/plugin_spec.h"
 
 namespace eps {
 
@@ -30,16 +31,18 @@ enum class OptimizerName {
   kAdamWSqrtV,
   kSgdSmartInfinity,
   kAdagradSmartInfinity,
+  kPlugin,  // the last: no rule of this tree
 };
 template <>
-inline constexpr std::array<const char*, 8> kNames<OptimizerName> = {"adamw",
+inline constexpr std::array<const char*, 9> kNames<OptimizerName> = {"adamw",
                                                                      "sgd",
                                                                      "adam",
                                                                      "adagrad",
                                                                      "lion",
                                                                      "adamw_sqrtv",
                                                                      "sgd_smartinfinity",
-                                                                     "adagrad_smartinfinity"};
+                                                                     "adagrad_smartinfinity",
+                                                                     "plugin"};
 
 // The settings of an optimizer that are never open. The numbers that are not parameters of `name`
 // keep the values here, so that equal text means equal specs.
@@ -73,6 +76,7 @@ inline constexpr double kLrOfGivenWeights = 5e-5;
 // The optimizer of a job, with nothing left open.
 struct OptimizerSpec : OptimizerSettings {
   double lr = kLrOfNewWeights;
+  PluginSpec plugin;  // of optimizer.name=plugin alone
 };
 
 // A value of a parameter, and its line in the canonical text.
@@ -112,15 +116,16 @@ struct OptimizerRow {
   absl::Status (*check_or_null)(const OptimizerSpec& spec) = nullptr;
 };
 
-// One row per optimizer, in the order of the enumerators.
+// One row per optimizer of this tree, in the order of the enumerators. kPlugin is not among them.
 absl::Span<const OptimizerRow> Optimizers();
+// The row of any name; that of kPlugin has no parameters.
 const OptimizerRow& RowOf(OptimizerName name);
 // The settings of an optimizer of which nothing else is said.
 const OptimizerSettings& DefaultsOf(OptimizerName name);
 
 // The state fields that a job's optimizer keeps, FP32 arrays of the size of the weights, in the
 // order in which a chunk's state has them, after the weights.
-absl::Span<const char* const> StateFields(const OptimizerSpec& spec);
+std::vector<std::string> StateFields(const OptimizerSpec& spec);
 
 // All parameters, each once, in the order of the configuration.
 absl::Span<const OptimizerParameter* const> OptimizerParameters();

@@ -69,6 +69,8 @@ absl::StatusOr<std::string> ConfigWith(const std::string& config, const Optimize
   EPS_RETURN_IF_ERROR(changed.MergeYaml(config, "the job's config"));
   KeepSettings(optimizer, &changed.optimizer);
   changed.optimizer.lr = optimizer.lr;
+  changed.optimizer.plugin.clear();
+  changed.optimizer.plugin_parameters.clear();
   return changed.ToYaml();
 }
 
@@ -82,7 +84,13 @@ absl::StatusOr<std::unique_ptr<JobState>> ConvertOptimizer(std::unique_ptr<JobSt
     return absl::InvalidArgumentError(
         absl::StrCat("--optimizer: the job has the optimizer ", NameOf(old.name), " already"));
   }
+  if (options.optimizer == OptimizerName::kPlugin) {
+    return absl::InvalidArgumentError(
+        "--optimizer: no state is converted to that of a plug-in updater; begin a new job with the "
+        "weights (eps checkpoint export)");
+  }
   JobStateHead head = from->head();
+  head.spec.optimizer.plugin = PluginSpec();
   EPS_ASSIGN_OR_RETURN(static_cast<OptimizerSettings&>(head.spec.optimizer),
                        SettingsOf(old, options));
   StateConversion conversion = ZeroState(head.spec.optimizer);

@@ -25,6 +25,7 @@
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "checkpoint/checkpoint_folders.h"
+#include "cli/launch/chosen_plugin.h"
 #include "cli/launch/model/evaluation_rules.h"
 #include "compression/codec_table.h"
 #include "planner/memory_plan.h"
@@ -327,7 +328,8 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
   const StartWeights weights =
       plan.initial_weights.empty() ? StartWeights::kNew : StartWeights::kGiven;
-  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, data, workers, weights));
+  EPS_ASSIGN_OR_RETURN(const PluginSpec plugin, ChoosePlugin(plan.config.optimizer));
+  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, data, workers, weights, plugin));
   EPS_RETURN_IF_ERROR(CheckFitsMessage(plan.spec));
   KeepResolved(plan.spec, &plan.config);
   if (UsesQuickstartTexts(run)) EvaluateQuickstart(plan.spec.training.steps, &plan.config);

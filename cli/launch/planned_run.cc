@@ -10,6 +10,7 @@
 #include "base/files/files.h"
 #include "base/job/job_spec.h"
 #include "base/status_macros.h"
+#include "cli/launch/chosen_plugin.h"
 #include "cli/launch/plan.h"
 #include "cli/launch/run_config.h"
 
@@ -28,7 +29,8 @@ absl::StatusOr<JobSpec> SpecOf(Config config, uint32_t workers) {
   DataSpec data;
   data.tokens = kPlannedTokens;
   data.sha256 = std::string(64, '0');
-  return BuildJobSpec(config, model, data, workers);
+  EPS_ASSIGN_OR_RETURN(const PluginSpec plugin, ChoosePlugin(config.optimizer));
+  return BuildJobSpec(config, model, data, workers, StartWeights::kNew, plugin);
 }
 
 }  // namespace

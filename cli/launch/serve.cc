@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
+#include <string>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 #include "cli/launch/siblings.h"
 #include "cli/launch/state/state_home.h"
 #include "eps_server/server.h"
+#include "optimizer/plugin/updater_plugin.h"
 #include "planner/hardware.h"
 #include "planner/units.h"
 #include "storage/cuts/cut.h"
@@ -78,9 +80,10 @@ absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config) {
+absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config, const std::string& plugin) {
   DeviceSettings devices;
   EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
+  devices.plugin = plugin;
   devices.count = config.count;
   devices.dram_bytes = config.dram;
   const bool pipelined = config.handler == TransferHandler::kPipelined;
@@ -133,8 +136,12 @@ absl::Status RunServe(const Config& config) {
                                      config.storage.staging, config.storage.reopen, log_steps};
     options.storage->drives = config.storage.drives;
     if (config.storage.kind == "csd") {
-      EPS_ASSIGN_OR_RETURN(options.storage->devices, DevicesOf(config.storage.csd));
+      EPS_ASSIGN_OR_RETURN(options.storage->devices,
+                           DevicesOf(config.storage.csd, config.optimizer.plugin));
     }
+  }
+  if (config.servers.trust_plugins && !config.optimizer.plugin.empty()) {
+    EPS_RETURN_IF_ERROR(LoadUpdaterPlugin(config.optimizer.plugin).status());
   }
   options.drain_timeout_ms = static_cast<uint64_t>(config.servers.drain_timeout_ms);
   options.scrub_bytes_per_second = config.storage.scrub;

@@ -14,18 +14,18 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/checksum.h"
 #include "base/descriptor.h"
+#include "base/job/plugin_spec.h"
 #include "base/mutex.h"
 #include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
-constexpr size_t kMaxNameLength = 63;
+constexpr size_t kShownOfName = 64;  // longer than any name
 
 // The plug-ins of this process. None is ever unloaded: updates on other threads may use it.
 struct Loaded {
@@ -109,15 +109,10 @@ absl::StatusOr<eps_updater_entry*> LoadEntry(const std::string& path, const std:
 absl::StatusOr<std::string> CheckName(const std::string& path, absl::string_view of,
                                       const char* name) {
   if (name == nullptr) return Invalid(path, "the name of ", of, " is null");
-  const size_t length = strnlen(name, kMaxNameLength + 1);
-  bool valid = length > 0 && length <= kMaxNameLength && absl::ascii_islower(name[0]);
-  for (size_t i = 0; valid && i < length; ++i) {
-    valid = absl::ascii_islower(name[i]) || absl::ascii_isdigit(name[i]) || name[i] == '_';
-  }
-  const std::string text(name, length);
-  if (valid) return text;
-  return Invalid(path, "the name of ", of, " is \"", absl::CHexEscape(text), "\"; expected 1 to ",
-                 kMaxNameLength, " of a-z, 0-9 and _, beginning with a letter");
+  const std::string text(name, strnlen(name, kShownOfName));
+  if (IsPluginName(text)) return text;
+  return Invalid(path, "the name of ", of, " is \"", absl::CHexEscape(text),
+                 "\"; expected 1 to 63 of a-z, 0-9 and _, beginning with a letter");
 }
 
 absl::StatusOr<std::vector<std::string>> CheckFields(const std::string& path,
@@ -213,6 +208,14 @@ const UpdaterPlugin* FindLoadedPlugin(absl::string_view sha256) {
     if (plugin->sha256 == sha256) return plugin.get();
   }
   return nullptr;
+}
+
+std::vector<const UpdaterPlugin*> LoadedPlugins() {
+  Loaded* const loaded = TheLoaded();
+  MutexLock lock(&loaded->mu);
+  std::vector<const UpdaterPlugin*> plugins;
+  for (const auto& plugin : loaded->plugins) plugins.push_back(plugin.get());
+  return plugins;
 }
 
 }  // namespace eps

@@ -48,6 +48,8 @@ absl::StatusOr<const UpdaterPlugin*> LoadUpdaterPlugin(const std::string& path,
 
 // Returns the loaded plug-in of this digest; null if there is none.
 const UpdaterPlugin* FindLoadedPlugin(absl::string_view sha256);
+// All that are loaded, in the order in which they were.
+std::vector<const UpdaterPlugin*> LoadedPlugins();
 
 }  // namespace eps
 

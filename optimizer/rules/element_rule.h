@@ -83,7 +83,8 @@ class ElementRule final : public UpdateRule {
 
 // A factory for RuleRegistration. `code` is an ElementCode.
 template <const auto& code>
-std::unique_ptr<UpdateRule> NewElementRule(const OptimizerSpec& spec, Kernel kernel) {
+absl::StatusOr<std::unique_ptr<UpdateRule>> NewElementRule(const OptimizerSpec& spec,
+                                                           Kernel kernel) {
   return std::make_unique<ElementRule<decltype(code.scalars({}, {}, {}))>>(code, spec, kernel);
 }
 

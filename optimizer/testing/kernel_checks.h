@@ -110,7 +110,7 @@ struct RuleArrays {
 // Fills the arrays of an optimizer's tile. Sums, which some keep first, are of squares.
 inline void FillRandomly(const OptimizerSpec& spec, Random* random, RuleArrays* arrays) {
   arrays->FillRandomly(random);
-  if (arrays->fields == 0 || std::strcmp(StateFields(spec)[0], "sum") != 0) return;
+  if (arrays->fields == 0 || StateFields(spec)[0] != "sum") return;
   float* const sums = arrays->state.field[0];
   for (size_t i = 0; i < arrays->n; ++i) sums[i] = std::fabs(sums[i]);
 }

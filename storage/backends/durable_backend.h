@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/job/layout/chunk_map.h"
+#include "optimizer/chunk_compute.h"
 #include "storage/backends/near/device_use.h"
 #include "storage/csd/device_disk.h"
 #include "storage/cuts/catalogue.h"
@@ -62,6 +63,8 @@ struct DurableOptions {
     folders.push_back(folder);
     return folders;
   }
+  // Whether the host updates the chunks, or devices do.
+  Updates updates() const { return devices_or_null ? Updates::kElsewhere : Updates::kHere; }
   // The files for calls that block.
   Disk* blocking() const { return blocking_disk_or_null != nullptr ? blocking_disk_or_null : disk; }
   // Returns `status`, extended by `other_jobs` if the disk is full.

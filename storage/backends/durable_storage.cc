@@ -314,7 +314,8 @@ absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& c
                                           DurableOptions* options) {
   const std::vector<std::string> folders = options->drive_folders;
   std::sort(owned.begin(), owned.end());
-  EPS_ASSIGN_OR_RETURN(const ChunkCompute compute, ChunkCompute::New(spec, /*account=*/nullptr));
+  EPS_ASSIGN_OR_RETURN(const ChunkCompute compute,
+                       ChunkCompute::New(spec, /*account=*/nullptr, Updates::kElsewhere));
   EPS_ASSIGN_OR_RETURN(const DrivePlacement placement,
                        PlacementOf(spec, chunks, owned, compute.arrays(), *options->catalogue,
                                    static_cast<uint32_t>(folders.size())));

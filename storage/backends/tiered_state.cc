@@ -464,7 +464,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewTieredState(
     uint32_t shards, Executor* executor, MemoryAccount* account, const DurableOptions& options,
     bool in_dram, BackendDoneFn done) {
   std::sort(owned.begin(), owned.end());
-  EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(spec, account));
+  EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(spec, account, options.updates()));
   EPS_ASSIGN_OR_RETURN(const DrivePlacement placement,
                        PlacementOf(spec, chunks, owned, compute.arrays(), *options.catalogue,
                                    static_cast<uint32_t>(options.drive_folders.size())));

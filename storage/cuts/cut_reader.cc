@@ -15,7 +15,8 @@ namespace eps {
 absl::StatusOr<std::unique_ptr<CutReader>> CutReader::Open(const CutPlace& place,
                                                            const CatalogueJob& job,
                                                            const CatalogueCut& cut) {
-  EPS_ASSIGN_OR_RETURN(ChunkCompute compute, ChunkCompute::New(*place.spec, /*account=*/nullptr));
+  EPS_ASSIGN_OR_RETURN(ChunkCompute compute,
+                       ChunkCompute::New(*place.spec, /*account=*/nullptr, Updates::kElsewhere));
   std::vector<ChunkId> owned = place.owned;
   std::sort(owned.begin(), owned.end());
   const std::string folder = absl::StrJoin(place.folders, ", ");

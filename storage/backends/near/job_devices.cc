@@ -66,6 +66,7 @@ absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::Start(
   DeviceProcessOptions options;
   options.program = settings.program;
   options.job = spec.ToText();
+  options.plugin = settings.plugin;
   options.command_timeout = settings.command_timeout;
   options.lost = settings.lost;
   options.rates = settings.rates;

@@ -26,6 +26,7 @@ namespace eps {
 // The settings of the devices of a server; the keys storage.csd.*.
 struct DeviceSettings {
   std::string program;      // the path of eps-csd
+  std::string plugin;       // the path of the updater of jobs that use one; empty for none
   uint32_t count = 0;       // if no drives are named: devices in storage.path
   uint64_t dram_bytes = 0;  // of each device
   DeviceUse use;

@@ -33,7 +33,7 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
       std::unique_ptr<csd::Child> child,
       csd::Child::Start(options.program,
                         {device.name, device.path, absl::StrCat(device.media_bytes),
-                         absl::StrCat(device.dram_bytes), ToText(options.rates)}));
+                         absl::StrCat(device.dram_bytes), ToText(options.rates), options.plugin}));
   Command start;
   start.kind = Command::Kind::kStart;
   start.number = 1;

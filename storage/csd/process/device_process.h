@@ -26,7 +26,8 @@ namespace eps {
 struct DeviceProcessOptions {
   std::string program;  // the path of eps-csd
   DeviceCoreOptions device;
-  std::string job;  // the text of the spec of the job whose kernels it runs; empty for none
+  std::string job;     // the text of the spec of the job whose kernels it runs; empty for none
+  std::string plugin;  // the path of the job's plug-in updater; empty for none
   // A device that needs longer for a command is killed.
   std::chrono::milliseconds command_timeout{30'000};
   // For the start, in which a new medium is written once.

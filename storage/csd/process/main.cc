@@ -19,8 +19,10 @@
 #include "base/executor.h"
 #include "base/exit_code.h"
 #include "base/job/job_spec.h"
+#include "base/job/plugin_spec.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
+#include "optimizer/plugin/updater_plugin.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/kernel_runner.h"
 #include "storage/csd/kernels/chunk_kernels.h"
@@ -38,15 +40,28 @@ namespace {
 // The device of a server that was just killed completes its last writes.
 constexpr std::chrono::seconds kLockPatience{10};
 
+// Loads the plug-in updater of a job that has one, if it is the file that the job names.
+absl::Status LoadPluginOf(const JobSpec& spec, const std::string& path) {
+  const PluginSpec& plugin = spec.optimizer.plugin;
+  if (plugin.sha256.empty()) return absl::OkStatus();
+  if (path.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "optimizer.plugin: the job's updater ", plugin.name, " with SHA-256 ", plugin.sha256,
+        " runs in the storage devices; give eps serve its file as optimizer.plugin"));
+  }
+  return LoadUpdaterPlugin(path, plugin.sha256).status();
+}
+
 // The device and what it works with.
 struct Parts {
-  Parts(const DeviceCoreOptions& options, const DeviceRates& rates)
-      : options(options), pace(rates) {}
+  Parts(const DeviceCoreOptions& options, const DeviceRates& rates, std::string plugin)
+      : options(options), plugin(std::move(plugin)), pace(rates) {}
 
   absl::Status Open(const std::string& job) {
     std::unique_ptr<KernelRunner> kernels;
     if (!job.empty()) {
       EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
+      EPS_RETURN_IF_ERROR(LoadPluginOf(spec, plugin));
       EPS_ASSIGN_OR_RETURN(kernels, ChunkKernels::New(std::move(spec), &account));
     }
     kernels_or_null = kernels.get();
@@ -63,6 +78,7 @@ struct Parts {
   }
 
   const DeviceCoreOptions options;
+  const std::string plugin;
   ThreadPool pool{1};
   MemoryAccount account;
   // io_uring would carry out calls that the fence forbids.
@@ -107,21 +123,22 @@ void Serve(Parts* parts, const Start& first) {
 
 absl::Status Run(const std::vector<std::string>& arguments) {
   DeviceCoreOptions options;
-  if (arguments.size() < 4 || arguments.size() > 5 ||
+  if (arguments.size() < 4 || arguments.size() > 6 ||
       !absl::SimpleAtoi(arguments[2], &options.media_bytes) ||
       !absl::SimpleAtoi(arguments[3], &options.dram_bytes)) {
     return absl::InvalidArgumentError(
-        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES [RATES], with sockets to the host as "
+        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES [RATES [PLUGIN]], with sockets to the "
+        "host as "
         "descriptors 3 to 6; EPS servers start it");
   }
   options.name = arguments[0];
   options.path = arguments[1];
   DeviceRates rates;
-  if (arguments.size() == 5) {
+  if (arguments.size() >= 5) {
     EPS_ASSIGN_OR_RETURN(rates, ParseDeviceRates(arguments[4]));
   }
   EPS_ASSIGN_OR_RETURN(const Start first, ReceiveStart(kFirstLane));
-  Parts parts(options, rates);
+  Parts parts(options, rates, arguments.size() == 6 ? arguments[5] : "");
   const absl::Status opened = parts.Open(first.job);
   if (!opened.ok()) {
     AnswerStart(kFirstLane, first, opened).IgnoreError();
