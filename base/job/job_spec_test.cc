@@ -116,6 +116,59 @@ TEST(JobSpecText, ReadsBackEveryOptimizer) {
   }
 }
 
+JobSpec SpecWithPlugin() {
+  JobSpec spec = TinyGpt2Spec();
+  spec.optimizer.name = OptimizerName::kPlugin;
+  spec.optimizer.plugin = {
+      "rmsprop", std::string(64, 'a'), {"square_avg"}, {{"alpha", 0.99}, {"eps", 1e-8}}};
+  return spec;
+}
+
+TEST(JobSpecText, ReadsBackAPlugin) {
+  JobSpec spec = SpecWithPlugin();
+  ASSERT_TRUE(spec.Validate().ok()) << spec.Validate();
+  const std::string line = absl::StrCat("optimizer.plugin = rmsprop ", std::string(64, 'a'),
+                                        " square_avg alpha=0.99,eps=1e-08\n");
+  EXPECT_TRUE(absl::StrContains(spec.ToText(), line)) << spec.ToText();
+  absl::StatusOr<JobSpec> read = JobSpec::Parse(spec.ToText());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->optimizer.plugin, spec.optimizer.plugin);
+  EXPECT_EQ(StateFields(read->optimizer), std::vector<std::string>{"square_avg"});
+
+  spec.optimizer.plugin.fields.clear();
+  spec.optimizer.plugin.parameters.clear();
+  EXPECT_TRUE(absl::StrContains(spec.ToText(), " - -\nlr_scheduler")) << spec.ToText();
+  read = JobSpec::Parse(spec.ToText());
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(read->optimizer.plugin, spec.optimizer.plugin);
+}
+
+TEST(JobSpecText, RefusesADamagedPlugin) {
+  const std::string text = SpecWithPlugin().ToText();
+  const std::pair<const char*, const char*> changes[] = {
+      {"optimizer.name = plugin", "optimizer.name = sgd"},
+      {"square_avg alpha", "square_avg,square_avg alpha"},
+      {"square_avg alpha", "Square alpha"},
+      {"square_avg alpha", "../square alpha"},
+      {"square_avg alpha", "a,b,c,d,e alpha"},
+      {"square_avg alpha", "alpha"},
+      {"alpha=0.99", "alpha"},
+      {"alpha=0.99", "alpha=0.990"},
+      {"alpha=0.99", "alpha=inf"},
+      {"alpha=0.99", "eps=0.99"},
+      {"rmsprop aa", "rmsprop Aa"},
+      {"rmsprop aa", "rmsprop a"},
+  };
+  for (const auto& [from, to] : changes) {
+    const absl::Status status = JobSpec::Parse(Replaced(text, from, to)).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << to;
+    EXPECT_TRUE(absl::StrContains(status.message(), "optimizer.")) << to << ": " << status;
+  }
+  JobSpec without = TinyGpt2Spec();
+  without.optimizer.name = OptimizerName::kPlugin;
+  EXPECT_EQ(without.Validate().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(JobSpecText, LeavesOutWhatIsAsUsual) {
   JobSpec spec = TinyGpt2Spec();
   EXPECT_FALSE(absl::StrContains(spec.ToText(), "nonfinite"));

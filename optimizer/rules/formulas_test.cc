@@ -125,6 +125,8 @@ After Formula(const OptimizerSpec& o, const Before& x) {
       return Sgd(o, x, /*torch=*/false);
     case OptimizerName::kAdagradSmartInfinity:
       return Adagrad(o, x, /*torch=*/false);
+    case OptimizerName::kPlugin:
+      break;  // has a formula of its own
   }
   return {};
 }

@@ -22,8 +22,7 @@ absl::Status CreateMedium(Disk* disk, const std::string& path, uint64_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(
-    const DeviceCoreOptions& options, Disk* disk, Executor* executor, MemoryAccount* account,
-    std::unique_ptr<KernelRunner> kernels_or_null) {
+    const DeviceCoreOptions& options, Disk* disk, Executor* executor, MemoryAccount* account) {
   DeviceInfo info = {options.name, options.media_bytes, options.dram_bytes};
   if (info.media_bytes % kDiskBlock != 0 || info.dram_bytes % kDiskBlock != 0) {
     return absl::InvalidArgumentError(
@@ -52,17 +51,15 @@ absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(
     dram = *std::move(arena);
   }
   return std::unique_ptr<DeviceCore>(new DeviceCore(std::move(info), *std::move(medium),
-                                                    std::move(dram), std::move(kernels_or_null),
-                                                    executor, account));
+                                                    std::move(dram), executor, account));
 }
 
 DeviceCore::DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium,
-                       std::unique_ptr<StateArena> dram, std::unique_ptr<KernelRunner> kernels,
-                       Executor* executor, MemoryAccount* account)
+                       std::unique_ptr<StateArena> dram, Executor* executor,
+                       MemoryAccount* account)
     : info_(std::move(info)),
       medium_(std::move(medium)),
       dram_(std::move(dram)),
-      kernels_(std::move(kernels)),
       executor_(executor),
       account_(account) {}
 

@@ -31,10 +31,13 @@ class DeviceCore final : public Device {
   // Creates the medium if there is none. Charges the memory as kState. `disk`, `executor` (for
   // transfers that touch no file) and `account` must outlive the device. FailedPrecondition if the
   // medium has another size; ResourceExhausted if memory or disk are full.
-  static absl::StatusOr<std::unique_ptr<DeviceCore>> Open(
-      const DeviceCoreOptions& options, Disk* disk, Executor* executor, MemoryAccount* account,
-      std::unique_ptr<KernelRunner> kernels_or_null = nullptr);
+  static absl::StatusOr<std::unique_ptr<DeviceCore>> Open(const DeviceCoreOptions& options,
+                                                          Disk* disk, Executor* executor,
+                                                          MemoryAccount* account);
   ~DeviceCore() override;
+
+  // Runs a job's kernels from now on. Call it at most once, before any Run.
+  void UseKernels(std::unique_ptr<KernelRunner> kernels) { kernels_ = std::move(kernels); }
 
   const DeviceInfo& info() const override { return info_; }
   absl::StatusOr<Place> Allocate(uint64_t bytes) override EPS_EXCLUDES(mu_);
@@ -47,7 +50,7 @@ class DeviceCore final : public Device {
 
  private:
   DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium, std::unique_ptr<StateArena> dram,
-             std::unique_ptr<KernelRunner> kernels, Executor* executor, MemoryAccount* account);
+             Executor* executor, MemoryAccount* account);
 
   uint8_t* InDram(Place place) const;
   // Completes an operation elsewhere than on the caller's stack.
@@ -58,8 +61,8 @@ class DeviceCore final : public Device {
 
   const DeviceInfo info_;
   const std::unique_ptr<AsyncFile> medium_;
-  const std::unique_ptr<StateArena> dram_;       // null without device memory
-  const std::unique_ptr<KernelRunner> kernels_;  // may be null
+  const std::unique_ptr<StateArena> dram_;  // null without device memory
+  std::unique_ptr<KernelRunner> kernels_;   // null without a job
   Executor* const executor_;
   MemoryAccount* const account_;
   LinkLedger ledger_;

@@ -1,0 +1,138 @@
+"""Jobs whose optimizer is a plug-in updater that `eps updater new` wrote and `make` built: it trains
+inside storage devices with the bits of memory, through kills, and every process refuses another
+file, or one that it does not trust.
+
+Argument: the path of eps."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+
+import runs  # finds the modules of tests/
+import processes
+import small_job
+from runs import TMP, TIMEOUT_SECONDS
+
+STEPS = 60
+SETTINGS = dict(small_job.SETTINGS, **{
+    "training.steps": STEPS, "servers.addresses": 2, "storage.cut_steps": 2,
+    "optimizer.name": "plugin", "optimizer.plugin_parameters": "alpha=0.9"})
+
+
+def build_updater(eps, folder, name):
+    """Returns the object of a new updater."""
+    subprocess.run([eps, "updater", "new", name, "--out=" + folder], check=True,
+                   timeout=TIMEOUT_SECONDS, stdout=subprocess.DEVNULL)
+    subprocess.run(["make", "--silent", "-C", folder], check=True, timeout=TIMEOUT_SECONDS)
+    return os.path.join(folder, name + ".so")
+
+
+class PluginTest(runs.RunTest):
+    @classmethod
+    def setUpClass(cls):
+        cls.model, cls.text = small_job.write_inputs(TMP)
+        cls.updaters = {}
+        for name in ("one", "two"):
+            folder = os.path.join(TMP, "updater-" + name)
+            shutil.rmtree(folder, ignore_errors=True)
+            cls.updaters[name] = build_updater(cls.program, folder, name)
+
+    def command(self, out, **settings):
+        train = ["train", "--model=" + self.model, "--data=" + self.text, "--overwrite",
+                 "--out=" + os.path.join(TMP, out)]
+        return runs.with_settings(train, SETTINGS,
+                                  {"optimizer.plugin": self.updaters["one"], **settings})
+
+    def in_devices(self, out, state, **settings):
+        shutil.rmtree(os.path.join(TMP, state), ignore_errors=True)
+        return self.command(out, **{"storage.kind": "csd", "storage.csd.devices": 2,
+                                    "storage.path": os.path.join(TMP, state),
+                                    "storage.csd.dram": "4MiB", **settings})
+
+    def test_trains_in_devices_through_kills(self):
+        memory, out = os.path.join(TMP, "memory"), os.path.join(TMP, "devices")
+        self.eps(*self.command("memory", **{"storage.kind": "dram", "servers.trust_plugins": "true"}))
+        with open(os.path.join(TMP, "run.log"), "w+", encoding="utf-8") as log:
+            process = self.begin(self.in_devices("devices", "state"), log)
+            self.wait_for_step(process, out, 10)
+            os.kill(processes.devices_of(process.pid)["device 1"], signal.SIGKILL)
+            self.wait_for_step(process, out, 25)
+            os.kill(processes.servers_of(process.pid)[1], signal.SIGKILL)
+            code = process.wait(timeout=TIMEOUT_SECONDS)
+            log.seek(0)
+            said = log.read()
+        self.assertEqual(code, 0, said)
+        self.assertEqual(said.count("note: restarting server"), 2, said)
+        self.assertEqual(self.outcome(out, STEPS), self.outcome(memory, STEPS))
+        # The tools that read the state of a job run no code of its updater.
+        said = self.eps("state", "verify", os.path.join(TMP, "state"))
+        self.assertEqual(said.count("ok: "), len(said.splitlines()), said)
+
+    def test_every_tier_gives_the_same_bits(self):
+        outcomes = []
+        for kind in ("nvme", "dram"):
+            shutil.rmtree(os.path.join(TMP, "tier-" + kind), ignore_errors=True)
+            self.eps(*self.command(kind, **{
+                "storage.kind": kind, "training.steps": 8, "servers.trust_plugins": "true",
+                "storage.path": os.path.join(TMP, "tier-" + kind)}))
+            outcomes.append(self.outcome(os.path.join(TMP, kind), 8))
+        self.eps(*self.in_devices("csd", "tier-csd", **{"training.steps": 8}))
+        outcomes.append(self.outcome(os.path.join(TMP, "csd"), 8))
+        self.assertEqual(outcomes[0], outcomes[1])
+        self.assertEqual(outcomes[0], outcomes[2])
+
+    def test_servers_refuse_what_they_do_not_trust(self):
+        said = self.eps(*self.command("refused", **{"storage.kind": "dram"}), code=65)
+        self.assertRegex(said, "optimizer.plugin: the updater one with SHA-256 [0-9a-f]{64} is not "
+                               "loaded here; none is loaded. Use storage.kind=csd")
+        self.assertIn("servers.trust_plugins=true", said)
+
+    def test_devices_refuse_another_file(self):
+        """A server whose machine has another file says both digests."""
+        state = os.path.join(TMP, "other-state")
+        shutil.rmtree(state, ignore_errors=True)
+        with open(os.path.join(TMP, "serve.log"), "w+", encoding="utf-8") as log:
+            server = self.begin(["serve", "--storage.kind=csd", "--storage.csd.devices=1",
+                                 "--storage.path=" + state,
+                                 "--optimizer.plugin=" + self.updaters["two"]], log)
+            try:
+                address = self.wait_for_address(server, log.name)
+                said = self.eps(*self.command("other", **{
+                    "servers.addresses": address, "storage.kind": "csd"}), code=65)
+            finally:
+                os.killpg(server.pid, signal.SIGKILL)
+                server.wait(timeout=TIMEOUT_SECONDS)
+        digests = [subprocess.run(["sha256sum", self.updaters[name]], check=True, text=True,
+                                  stdout=subprocess.PIPE).stdout.split()[0]
+                   for name in ("one", "two")]
+        self.assertIn(self.updaters["two"] + ": the job needs the updater with SHA-256 %s, and "
+                      "this file has %s" % tuple(digests), said)
+
+    def wait_for_address(self, server, path):
+        deadline = runs.time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            with open(path, encoding="utf-8") as f:
+                found = re.search(r"127\.0\.0\.1:\d+", f.read())
+            if found:
+                return found.group()
+            self.assertIsNone(server.poll(), "the server has ended")
+            self.assertLess(runs.time.monotonic(), deadline, "the server names no address")
+            runs.time.sleep(0.01)
+
+    def test_parameters_are_checked(self):
+        def refused(code=64, **settings):
+            return self.eps(*self.command("refused", **settings), code=code)
+        wrong = {"optimizer.plugin_parameters": "alpha=2"}
+        self.assertIn("optimizer.plugin_parameters: alpha: expected a number from", refused(**wrong))
+        wrong = {"optimizer.plugin_parameters": "beta=0.5"}
+        self.assertIn('one has no parameter "beta"; it has alpha, eps', refused(**wrong))
+        self.assertIn("set optimizer.name=plugin", refused(**{"optimizer.name": "adamw"}))
+        self.assertIn("cannot be loaded", refused(**{"optimizer.plugin": self.text}))
+        missing = os.path.join(TMP, "missing.so")
+        self.assertIn(missing, refused(code=66, **{"optimizer.plugin": missing}))
+
+
+if __name__ == "__main__":
+    runs.main()
