@@ -1,11 +1,11 @@
-#ifndef EPS_STORAGE_CSD_PROCESS_FENCE_H_
-#define EPS_STORAGE_CSD_PROCESS_FENCE_H_
+#ifndef EPS_BASE_PROCESS_FENCE_H_
+#define EPS_BASE_PROCESS_FENCE_H_
 
 #include <cstdint>
 
 #include "absl/status/status.h"
 
-namespace eps::csd {
+namespace eps {
 
 // The memory that a fenced process may still allocate.
 inline constexpr uint64_t kFencedScratchBytes = uint64_t{16} << 20;
@@ -21,6 +21,6 @@ void PrepareForFence();
 // memory all the time. Internal with the reason if the kernel refuses.
 absl::Status FenceProcess();
 
-}  // namespace eps::csd
+}  // namespace eps
 
-#endif  // EPS_STORAGE_CSD_PROCESS_FENCE_H_
+#endif  // EPS_BASE_PROCESS_FENCE_H_

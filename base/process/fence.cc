@@ -1,4 +1,4 @@
-#include "storage/csd/process/fence.h"
+#include "base/process/fence.h"
 
 #include <malloc.h>
 #include <seccomp.h>
@@ -23,7 +23,7 @@
 #endif
 #endif
 
-namespace eps::csd {
+namespace eps {
 namespace {
 
 // Returns the address space that this process has mapped, in bytes; 0 if /proc is missing.
@@ -89,4 +89,4 @@ absl::Status FenceProcess() {
 #endif
 }
 
-}  // namespace eps::csd
+}  // namespace eps

@@ -15,7 +15,7 @@
 #include <string>
 #include <thread>
 
-#include "storage/csd/process/fence.h"
+#include "base/process/fence.h"
 
 namespace {
 
@@ -55,7 +55,7 @@ bool Try(const std::string& way) {
 
 int main(int argc, char** argv) {
   if (argc != 3) return 64;
-  eps::csd::PrepareForFence();
+  eps::PrepareForFence();
   const std::string way = argv[1];
   const bool in_thread = std::string(argv[2]) == "thread";
   // A thread that started before is fenced too.
@@ -66,7 +66,7 @@ int main(int argc, char** argv) {
     char byte = 0;
     if (read(go[0], &byte, 1) == 1 && in_thread) got_out = Try(way);
   });
-  const absl::Status fenced = eps::csd::FenceProcess();
+  const absl::Status fenced = eps::FenceProcess();
   if (!fenced.ok()) {
     std::fprintf(stderr, "%s\n", fenced.ToString().c_str());
     return 71;

@@ -1,6 +1,6 @@
 // A fenced process can use what it has, and ends if it tries more.
 
-#include "storage/csd/process/fence.h"
+#include "base/process/fence.h"
 
 #include <sys/wait.h>
 
@@ -11,7 +11,7 @@
 
 #include "gtest/gtest.h"
 
-namespace eps::csd {
+namespace eps {
 namespace {
 
 enum class End { kSucceeds, kIsRefused, kIsKilled };
@@ -27,7 +27,7 @@ class FenceTest : public testing::TestWithParam<std::tuple<Attempt, const char*>
 TEST_P(FenceTest, AttemptEndsAsExpected) {
   const auto& [attempt, thread] = GetParam();
   const std::string command =
-      std::string("exec storage/csd/process/fence_probe ") + attempt.way + " " + thread;
+      std::string("exec base/process/fence_probe ") + attempt.way + " " + thread;
   const int status = std::system(command.c_str());
   if (attempt.end == End::kIsKilled) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
@@ -55,4 +55,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace eps::csd
+}  // namespace eps
