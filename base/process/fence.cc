@@ -37,17 +37,17 @@ uint64_t MappedBytes() {
 }
 
 // A shared mapping counts in RLIMIT_AS too, unlike in RLIMIT_DATA.
-absl::Status LimitMemory() {
+absl::Status LimitMemory(uint64_t scratch_bytes) {
   const uint64_t mapped = MappedBytes();
   if (mapped == 0) return absl::InternalError("/proc/self/statm cannot be read");
-  const rlimit limit = {mapped + kFencedScratchBytes, mapped + kFencedScratchBytes};
+  const rlimit limit = {mapped + scratch_bytes, mapped + scratch_bytes};
   if (setrlimit(RLIMIT_AS, &limit) != 0) {
     return absl::InternalError(absl::StrCat("setrlimit(RLIMIT_AS): ", std::strerror(errno)));
   }
   return absl::OkStatus();
 }
 
-absl::Status FilterCalls() {
+absl::Status FilterCalls(bool kills_mappings) {
   const std::unique_ptr<void, decltype(&seccomp_release)> filter(
       seccomp_init(SCMP_ACT_KILL_PROCESS), &seccomp_release);
   if (filter == nullptr) return absl::InternalError("seccomp_init failed");
@@ -62,7 +62,7 @@ absl::Status FilterCalls() {
     if (error == 0) error = seccomp_rule_add(filter.get(), SCMP_ACT_ALLOW, call, 0);
   }
   // The heap asks for a mapping once it cannot grow: that is a full memory, no attempt to escape.
-  if (error == 0) {
+  if (error == 0 && !kills_mappings) {
     error = seccomp_rule_add(filter.get(), SCMP_ACT_ERRNO(ENOMEM), SCMP_SYS(mmap), 0);
   }
   if (error == 0) error = seccomp_load(filter.get());
@@ -78,14 +78,15 @@ void PrepareForFence() {
   mallopt(M_TRIM_THRESHOLD, -1);
 }
 
-absl::Status FenceProcess() {
+absl::Status FenceProcess(const FenceOptions& options) {
 #ifdef EPS_UNDER_SANITIZER
+  (void)options;
   (void)&LimitMemory;
   (void)&FilterCalls;
   return absl::OkStatus();
 #else
-  EPS_RETURN_IF_ERROR(LimitMemory());
-  return FilterCalls();
+  EPS_RETURN_IF_ERROR(LimitMemory(options.scratch_bytes));
+  return FilterCalls(options.kills_mappings);
 #endif
 }
 

@@ -1,5 +1,6 @@
-// Fences itself, then tries to get out in the way that its argument names. Ends with 0 if that
-// worked, with 1 if it was refused, and by a signal if it was killed.
+// Fences itself, then tries to get out in the way that its first argument names, on the thread that
+// the second one names; the third is the number of MiB that it may allocate, or "strict". Ends with
+// 0 if that worked, with 1 if it was refused, and by a signal if it was killed.
 
 #include <fcntl.h>
 #include <linux/io_uring.h>
@@ -54,9 +55,12 @@ bool Try(const std::string& way) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return 64;
+  if (argc != 4) return 64;
   eps::PrepareForFence();
   const std::string way = argv[1];
+  eps::FenceOptions options;
+  options.kills_mappings = std::string(argv[3]) == "strict";
+  if (!options.kills_mappings) options.scratch_bytes = std::strtoull(argv[3], nullptr, 10) * kMiB;
   const bool in_thread = std::string(argv[2]) == "thread";
   // A thread that started before is fenced too.
   int go[2];
@@ -66,7 +70,7 @@ int main(int argc, char** argv) {
     char byte = 0;
     if (read(go[0], &byte, 1) == 1 && in_thread) got_out = Try(way);
   });
-  const absl::Status fenced = eps::FenceProcess();
+  const absl::Status fenced = eps::FenceProcess(options);
   if (!fenced.ok()) {
     std::fprintf(stderr, "%s\n", fenced.ToString().c_str());
     return 71;

@@ -22,13 +22,16 @@ struct Attempt {
   End end;
 };
 
+// Returns how the probe ended, as wait(2) does.
+int Probe(const std::string& arguments) {
+  return std::system(("exec base/process/fence_probe " + arguments).c_str());
+}
+
 class FenceTest : public testing::TestWithParam<std::tuple<Attempt, const char*>> {};
 
 TEST_P(FenceTest, AttemptEndsAsExpected) {
   const auto& [attempt, thread] = GetParam();
-  const std::string command =
-      std::string("exec base/process/fence_probe ") + attempt.way + " " + thread;
-  const int status = std::system(command.c_str());
+  const int status = Probe(std::string(attempt.way) + " " + thread + " 16");
   if (attempt.end == End::kIsKilled) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
     EXPECT_EQ(WTERMSIG(status), SIGSYS);
@@ -53,6 +56,18 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) {
       return std::string(std::get<0>(info.param).way) + "_" + std::get<1>(info.param);
     });
+
+TEST(FenceOptionsTest, LimitTheMemory) {
+  EXPECT_EQ(WEXITSTATUS(Probe("heap_8_MiB main 4")), 1);
+  EXPECT_EQ(WEXITSTATUS(Probe("heap_32_MiB main 64")), 0);
+}
+
+TEST(FenceOptionsTest, KillProcessesThatMap) {
+  const int status = Probe("map_shared main strict");
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_EQ(WTERMSIG(status), SIGSYS);
+  EXPECT_EQ(WEXITSTATUS(Probe("heap_8_MiB main strict")), 0);
+}
 
 }  // namespace
 }  // namespace eps
