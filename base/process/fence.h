@@ -20,6 +20,14 @@ struct FenceOptions {
 // is there already, because a thread cannot map another one.
 void PrepareForFence();
 
+// Call this before code that others wrote is loaded into this process. From now on, the kernel
+// kills the process with SIGSYS if a thread opens a file for writing, changes a folder, makes a
+// socket or a process, signals or watches another process, or uses io_uring. What is open stays
+// usable; libraries can be loaded, memory mapped and threads started. Does nothing in a build with
+// a sanitizer, whose runtime starts a process at its end. Internal with the reason if the kernel
+// refuses.
+absl::Status FenceLoading();
+
 // From now on, no thread of this process can open a file or a socket, map or share memory, start a
 // process or use io_uring: the kernel kills the process with SIGSYS. It can read and write what it
 // has open, wait, and allocate options.scratch_bytes more from the heap. Threads must have been

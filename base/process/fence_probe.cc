@@ -1,7 +1,9 @@
 // Fences itself, then tries to get out in the way that its first argument names, on the thread that
-// the second one names; the third is the number of MiB that it may allocate, or "strict". Ends with
+// the second one names; the third is the number of MiB that it may allocate, "strict", or "loading"
+// for the fence of code that is loaded. Ends with
 // 0 if that worked, with 1 if it was refused, and by a signal if it was killed.
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <sys/mman.h>
@@ -10,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -25,6 +28,21 @@ constexpr size_t kMiB = size_t{1} << 20;
 // Returns whether the attempt succeeded.
 bool Try(const std::string& way) {
   if (way == "open") return open("/dev/null", O_RDONLY) >= 0;
+  if (way == "open_for_writing") return open("/dev/null", O_WRONLY) >= 0;
+  if (way == "create") return open("fence_probe_file", O_RDONLY | O_CREAT, 0600) >= 0;
+  if (way == "unlink") return unlink("fence_probe_file") == 0;
+  if (way == "kill") return kill(getppid(), 0) == 0;
+  if (way == "raise") return std::raise(0) == 0;
+  if (way == "load") return dlopen("libm.so.6", RTLD_NOW) != nullptr;
+  if (way == "map") {
+    return mmap(nullptr, kMiB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) !=
+           MAP_FAILED;
+  }
+  if (way == "start_thread") {
+    bool ran = false;
+    std::thread([&ran] { ran = true; }).join();
+    return ran;
+  }
   if (way == "socket") return socket(AF_UNIX, SOCK_STREAM, 0) >= 0;
   if (way == "fork") return fork() >= 0;
   if (way == "execve") return execl("/bin/true", "true", nullptr) == 0;
@@ -70,7 +88,8 @@ int main(int argc, char** argv) {
     char byte = 0;
     if (read(go[0], &byte, 1) == 1 && in_thread) got_out = Try(way);
   });
-  const absl::Status fenced = eps::FenceProcess(options);
+  const absl::Status fenced =
+      std::string(argv[3]) == "loading" ? eps::FenceLoading() : eps::FenceProcess(options);
   if (!fenced.ok()) {
     std::fprintf(stderr, "%s\n", fenced.ToString().c_str());
     return 71;

@@ -27,18 +27,21 @@ int Probe(const std::string& arguments) {
   return std::system(("exec base/process/fence_probe " + arguments).c_str());
 }
 
-class FenceTest : public testing::TestWithParam<std::tuple<Attempt, const char*>> {};
-
-TEST_P(FenceTest, AttemptEndsAsExpected) {
-  const auto& [attempt, thread] = GetParam();
-  const int status = Probe(std::string(attempt.way) + " " + thread + " 16");
-  if (attempt.end == End::kIsKilled) {
+void ExpectEnd(int status, End end) {
+  if (end == End::kIsKilled) {
     ASSERT_TRUE(WIFSIGNALED(status)) << "exit code " << WEXITSTATUS(status);
     EXPECT_EQ(WTERMSIG(status), SIGSYS);
   } else {
     ASSERT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
-    EXPECT_EQ(WEXITSTATUS(status), attempt.end == End::kSucceeds ? 0 : 1);
+    EXPECT_EQ(WEXITSTATUS(status), end == End::kSucceeds ? 0 : 1);
   }
+}
+
+class FenceTest : public testing::TestWithParam<std::tuple<Attempt, const char*>> {};
+
+TEST_P(FenceTest, AttemptEndsAsExpected) {
+  const auto& [attempt, thread] = GetParam();
+  ExpectEnd(Probe(std::string(attempt.way) + " " + thread + " 16"), attempt.end);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -52,6 +55,30 @@ INSTANTIATE_TEST_SUITE_P(
                         Attempt{"map_shared", End::kIsRefused},
                         Attempt{"heap_32_MiB", End::kIsRefused},
                         Attempt{"heap_8_MiB", End::kSucceeds}, Attempt{"write", End::kSucceeds}),
+        testing::Values("main", "thread")),
+    [](const auto& info) {
+      return std::string(std::get<0>(info.param).way) + "_" + std::get<1>(info.param);
+    });
+
+class FenceLoadingTest : public testing::TestWithParam<std::tuple<Attempt, const char*>> {};
+
+TEST_P(FenceLoadingTest, AttemptEndsAsExpected) {
+  const auto& [attempt, thread] = GetParam();
+  ExpectEnd(Probe(std::string(attempt.way) + " " + thread + " loading"), attempt.end);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Ways, FenceLoadingTest,
+    testing::Combine(
+        testing::Values(Attempt{"open_for_writing", End::kIsKilled},
+                        Attempt{"create", End::kIsKilled}, Attempt{"unlink", End::kIsKilled},
+                        Attempt{"kill", End::kIsKilled}, Attempt{"socket", End::kIsKilled},
+                        Attempt{"fork", End::kIsKilled}, Attempt{"execve", End::kIsKilled},
+                        Attempt{"ptrace", End::kIsKilled}, Attempt{"io_uring", End::kIsKilled},
+                        Attempt{"read_process", End::kIsKilled}, Attempt{"open", End::kSucceeds},
+                        Attempt{"raise", End::kSucceeds}, Attempt{"load", End::kSucceeds},
+                        Attempt{"map", End::kSucceeds}, Attempt{"memfd", End::kSucceeds},
+                        Attempt{"start_thread", End::kSucceeds}),
         testing::Values("main", "thread")),
     [](const auto& info) {
       return std::string(std::get<0>(info.param).way) + "_" + std::get<1>(info.param);

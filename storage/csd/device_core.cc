@@ -21,8 +21,9 @@ absl::Status CreateMedium(Disk* disk, const std::string& path, uint64_t bytes) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(
-    const DeviceCoreOptions& options, Disk* disk, Executor* executor, MemoryAccount* account) {
+absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(const DeviceCoreOptions& options,
+                                                             Disk* disk, Executor* executor,
+                                                             MemoryAccount* account) {
   DeviceInfo info = {options.name, options.media_bytes, options.dram_bytes};
   if (info.media_bytes % kDiskBlock != 0 || info.dram_bytes % kDiskBlock != 0) {
     return absl::InvalidArgumentError(
@@ -50,13 +51,12 @@ absl::StatusOr<std::unique_ptr<DeviceCore>> DeviceCore::Open(
     }
     dram = *std::move(arena);
   }
-  return std::unique_ptr<DeviceCore>(new DeviceCore(std::move(info), *std::move(medium),
-                                                    std::move(dram), executor, account));
+  return std::unique_ptr<DeviceCore>(
+      new DeviceCore(std::move(info), *std::move(medium), std::move(dram), executor, account));
 }
 
 DeviceCore::DeviceCore(DeviceInfo info, std::unique_ptr<AsyncFile> medium,
-                       std::unique_ptr<StateArena> dram, Executor* executor,
-                       MemoryAccount* account)
+                       std::unique_ptr<StateArena> dram, Executor* executor, MemoryAccount* account)
     : info_(std::move(info)),
       medium_(std::move(medium)),
       dram_(std::move(dram)),

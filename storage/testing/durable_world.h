@@ -242,8 +242,8 @@ class DurableProcess {
       EPS_ASSIGN_OR_RETURN(
           devices_.emplace_back(),
           DeviceCore::Open({name, "/medium-" + name, uint64_t{1} << 20, uint64_t{1} << 18},
-                           world_->disk.blocking(), &world_->executor, &account_,
-                           std::move(kernels)));
+                           world_->disk.blocking(), &world_->executor, &account_));
+      devices_.back()->UseKernels(std::move(kernels));
       mounts.push_back({"/drive-" + std::to_string(i), devices_.back().get()});
     }
     EPS_ASSIGN_OR_RETURN(device_disk_,

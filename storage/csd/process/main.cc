@@ -40,7 +40,8 @@ namespace {
 // The device of a server that was just killed completes its last writes.
 constexpr std::chrono::seconds kLockPatience{10};
 
-// Loads the plug-in updater of a job that has one, if it is the file that the job names.
+// Loads the plug-in updater of a job that has one, if it is the file that the job names. Its code
+// runs inside a fence from its first instruction on.
 absl::Status LoadPluginOf(const JobSpec& spec, const std::string& path) {
   const PluginSpec& plugin = spec.optimizer.plugin;
   if (plugin.sha256.empty()) return absl::OkStatus();
@@ -49,6 +50,7 @@ absl::Status LoadPluginOf(const JobSpec& spec, const std::string& path) {
         "optimizer.plugin: the job's updater ", plugin.name, " with SHA-256 ", plugin.sha256,
         " runs in the storage devices; give eps serve its file as optimizer.plugin"));
   }
+  EPS_RETURN_IF_ERROR(FenceLoading());
   return LoadUpdaterPlugin(path, plugin.sha256).status();
 }
 
@@ -58,17 +60,17 @@ struct Parts {
       : options(options), plugin(std::move(plugin)), pace(rates) {}
 
   absl::Status Open(const std::string& job) {
-    std::unique_ptr<KernelRunner> kernels;
-    if (!job.empty()) {
-      EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
-      EPS_RETURN_IF_ERROR(LoadPluginOf(spec, plugin));
-      EPS_ASSIGN_OR_RETURN(kernels, ChunkKernels::New(std::move(spec), &account));
-    }
-    kernels_or_null = kernels.get();
     EPS_ASSIGN_OR_RETURN(lock, TakeLockWithin(disk.get(), options.path + ".lock", kLockPatience));
-    EPS_ASSIGN_OR_RETURN(
-        core, DeviceCore::Open(options, disk.get(), &pool, &account, std::move(kernels)));
+    EPS_ASSIGN_OR_RETURN(core, DeviceCore::Open(options, disk.get(), &pool, &account));
     EPS_ASSIGN_OR_RETURN(buffers, StateArena::New(kLaneCount * kSliceBytes));
+    if (job.empty()) return absl::OkStatus();
+    // All files are open now: what is loaded next may open none for writing.
+    EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
+    EPS_RETURN_IF_ERROR(LoadPluginOf(spec, plugin));
+    EPS_ASSIGN_OR_RETURN(std::unique_ptr<KernelRunner> kernels,
+                         ChunkKernels::New(std::move(spec), &account));
+    kernels_or_null = kernels.get();
+    core->UseKernels(std::move(kernels));
     return absl::OkStatus();
   }
   absl::Span<uint8_t> buffer(int lane) {

@@ -31,8 +31,10 @@ DeviceRig::DeviceRig(const JobSpec& spec, const RigOptions& options) : options_(
 std::unique_ptr<Device> DeviceRig::OpenDevice(const std::string& name, const JobSpec& spec) {
   DeviceCoreOptions core = {name, "/medium-" + name, options_.media_bytes, options_.dram_bytes};
   if (!options_.processes) {
-    return *DeviceCore::Open(core, host_.blocking(), &pool_, &account_,
-                             *csd::ChunkKernels::New(spec, &account_));
+    std::unique_ptr<DeviceCore> device =
+        *DeviceCore::Open(core, host_.blocking(), &pool_, &account_);
+    device->UseKernels(*csd::ChunkKernels::New(spec, &account_));
+    return device;
   }
   DeviceProcessOptions options;
   options.program = "storage/csd/process/eps-csd";
