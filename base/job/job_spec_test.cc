@@ -155,6 +155,8 @@ TEST(JobSpecText, RefusesADamagedPlugin) {
       {"alpha=0.99", "alpha"},
       {"alpha=0.99", "alpha=0.990"},
       {"alpha=0.99", "alpha=inf"},
+      {"alpha=0.99", "alpha=0.99=1"},
+      {"alpha=0.99", "alpha=0.99,"},
       {"alpha=0.99", "eps=0.99"},
       {"rmsprop aa", "rmsprop Aa"},
       {"rmsprop aa", "rmsprop a"},

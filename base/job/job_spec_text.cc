@@ -165,34 +165,30 @@ bool Parse(absl::string_view text, StageSpec* stage) {
   return true;
 }
 
+std::string OrDash(std::string text) { return text.empty() ? "-" : text; }
+
 // "rmsprop 9f86d0...0f00a08 square_avg alpha=0.99,eps=1e-08", with "-" for an empty list
 template <>
 std::string Format(const PluginSpec& plugin) {
-  const std::string fields = absl::StrJoin(plugin.fields, ",");
-  const std::string parameters =
-      absl::StrJoin(plugin.parameters, ",", [](std::string* out, const auto& parameter) {
-        absl::StrAppend(out, parameter.first, "=", Format(parameter.second));
-      });
-  return absl::StrCat(plugin.name, " ", plugin.sha256, " ", fields.empty() ? "-" : fields, " ",
-                      parameters.empty() ? "-" : parameters);
+  const auto number = [](std::string* out, double value) { *out += Format(value); };
+  const auto one = absl::PairFormatter(absl::AlphaNumFormatter(), "=", number);
+  return absl::StrCat(plugin.name, " ", plugin.sha256, " ",
+                      OrDash(absl::StrJoin(plugin.fields, ",")), " ",
+                      OrDash(absl::StrJoin(plugin.parameters, ",", one)));
 }
 
 template <>
 bool Parse(absl::string_view text, PluginSpec* plugin) {
-  const std::vector<absl::string_view> words = absl::StrSplit(text, absl::MaxSplits(' ', 4));
+  const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 4));
   if (words.size() != 4) return false;
-  plugin->name = std::string(words[0]);
-  plugin->sha256 = std::string(words[1]);
-  if (words[2] != "-") {
-    plugin->fields = absl::StrSplit(words[2], absl::MaxSplits(',', kMaxStateFields));
-  }
+  plugin->name = words[0];
+  plugin->sha256 = words[1];
+  if (words[2] != "-") plugin->fields = absl::StrSplit(words[2], ',');
   if (words[3] == "-") return true;
-  for (absl::string_view word :
-       absl::StrSplit(words[3], absl::MaxSplits(',', kMaxPluginParameters))) {
-    const size_t equals = word.find('=');
-    if (equals == absl::string_view::npos) return false;
-    plugin->parameters.emplace_back(word.substr(0, equals), 0.0);
-    if (!Parse(word.substr(equals + 1), &plugin->parameters.back().second)) return false;
+  for (absl::string_view word : absl::StrSplit(words[3], ',')) {
+    const std::pair<absl::string_view, absl::string_view> sides = absl::StrSplit(word, '=');
+    plugin->parameters.emplace_back(sides.first, 0.0);
+    if (!Parse(sides.second, &plugin->parameters.back().second)) return false;
   }
   return true;
 }

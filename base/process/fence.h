@@ -22,7 +22,7 @@ void PrepareForFence();
 
 // Call this before code that others wrote is loaded into this process. From now on, the kernel
 // kills the process with SIGSYS if a thread opens a file for writing, changes a folder, makes a
-// socket or a process, signals or watches another process, or uses io_uring. What is open stays
+// socket or a process, signals or watches another process, or uses io_uring. Open files stay
 // usable; libraries can be loaded, memory mapped and threads started. Does nothing in a build with
 // a sanitizer, whose runtime starts a process at its end. Internal with the reason if the kernel
 // refuses.

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "base/job/spec_differences.h"
+#include "base/job/differences/spec_differences.h"
 #include "base/machine/disk_room.h"
 #include "base/status_macros.h"
 #include "checkpoint/checkpoint_folders.h"

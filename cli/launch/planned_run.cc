@@ -10,8 +10,8 @@
 #include "base/files/files.h"
 #include "base/job/job_spec.h"
 #include "base/status_macros.h"
-#include "cli/launch/chosen_plugin.h"
 #include "cli/launch/plan.h"
+#include "cli/launch/plugin/chosen_plugin.h"
 #include "cli/launch/run_config.h"
 
 namespace eps {

@@ -55,7 +55,7 @@ typedef struct eps_updater_parameter {
 typedef void eps_updater_update(const eps_updater_step* step, const double* parameters, size_t n,
                                 const float* grad, float* weight, float* const* fields);
 
-// What an object says of itself.
+// The description of an updater, which its object returns.
 typedef struct eps_updater {
   uint32_t abi;  // EPS_UPDATER_ABI
   const char* name;

@@ -1,6 +1,6 @@
-"""Jobs whose optimizer is a plug-in updater that `eps updater new` wrote and `make` built: it trains
-inside storage devices with the bits of memory, through kills, and every process refuses another
-file, or one that it does not trust.
+"""Jobs whose optimizer is a plug-in updater that `eps updater new` wrote and `make` built: it
+trains inside storage devices with the bits of memory, through kills, and every process refuses
+another file, or one that it does not trust.
 
 Argument: the path of eps."""
 
@@ -53,7 +53,8 @@ class PluginTest(runs.RunTest):
 
     def test_trains_in_devices_through_kills(self):
         memory, out = os.path.join(TMP, "memory"), os.path.join(TMP, "devices")
-        self.eps(*self.command("memory", **{"storage.kind": "dram", "servers.trust_plugins": "true"}))
+        self.eps(*self.command("memory", **{"storage.kind": "dram",
+                                            "servers.trust_plugins": "true"}))
         with open(os.path.join(TMP, "run.log"), "w+", encoding="utf-8") as log:
             process = self.begin(self.in_devices("devices", "state"), log)
             self.wait_for_step(process, out, 10)
@@ -125,7 +126,8 @@ class PluginTest(runs.RunTest):
         def refused(code=64, **settings):
             return self.eps(*self.command("refused", **settings), code=code)
         wrong = {"optimizer.plugin_parameters": "alpha=2"}
-        self.assertIn("optimizer.plugin_parameters: alpha: expected a number from", refused(**wrong))
+        self.assertIn("optimizer.plugin_parameters: alpha: expected a number from",
+                      refused(**wrong))
         wrong = {"optimizer.plugin_parameters": "beta=0.5"}
         self.assertIn('one has no parameter "beta"; it has alpha, eps', refused(**wrong))
         self.assertIn("set optimizer.name=plugin", refused(**{"optimizer.name": "adamw"}))

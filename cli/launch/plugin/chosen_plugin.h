@@ -1,5 +1,5 @@
-#ifndef EPS_CLI_LAUNCH_CHOSEN_PLUGIN_H_
-#define EPS_CLI_LAUNCH_CHOSEN_PLUGIN_H_
+#ifndef EPS_CLI_LAUNCH_PLUGIN_CHOSEN_PLUGIN_H_
+#define EPS_CLI_LAUNCH_PLUGIN_CHOSEN_PLUGIN_H_
 
 #include "absl/status/statusor.h"
 #include "base/config/config.h"
@@ -15,4 +15,4 @@ absl::StatusOr<PluginSpec> ChoosePlugin(const OptimizerConfig& optimizer);
 
 }  // namespace eps
 
-#endif  // EPS_CLI_LAUNCH_CHOSEN_PLUGIN_H_
+#endif  // EPS_CLI_LAUNCH_PLUGIN_CHOSEN_PLUGIN_H_

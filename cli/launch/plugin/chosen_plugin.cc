@@ -1,4 +1,4 @@
-#include "cli/launch/chosen_plugin.h"
+#include "cli/launch/plugin/chosen_plugin.h"
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"

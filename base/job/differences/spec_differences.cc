@@ -1,4 +1,4 @@
-#include "base/job/spec_differences.h"
+#include "base/job/differences/spec_differences.h"
 
 #include <map>
 #include <utility>

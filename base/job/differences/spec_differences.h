@@ -1,5 +1,5 @@
-#ifndef EPS_BASE_JOB_SPEC_DIFFERENCES_H_
-#define EPS_BASE_JOB_SPEC_DIFFERENCES_H_
+#ifndef EPS_BASE_JOB_DIFFERENCES_SPEC_DIFFERENCES_H_
+#define EPS_BASE_JOB_DIFFERENCES_SPEC_DIFFERENCES_H_
 
 #include <string>
 #include <vector>
@@ -21,4 +21,4 @@ std::vector<SpecDifference> AllDifferences(absl::string_view theirs, absl::strin
 
 }  // namespace eps
 
-#endif  // EPS_BASE_JOB_SPEC_DIFFERENCES_H_
+#endif  // EPS_BASE_JOB_DIFFERENCES_SPEC_DIFFERENCES_H_
