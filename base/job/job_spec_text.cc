@@ -181,8 +181,7 @@ template <>
 bool Parse(absl::string_view text, PluginSpec* plugin) {
   const std::vector<std::string> words = absl::StrSplit(text, absl::MaxSplits(' ', 4));
   if (words.size() != 4) return false;
-  plugin->name = words[0];
-  plugin->sha256 = words[1];
+  *plugin = {words[0], words[1], {}, {}};
   if (words[2] != "-") plugin->fields = absl::StrSplit(words[2], ',');
   if (words[3] == "-") return true;
   for (absl::string_view word : absl::StrSplit(words[3], ',')) {
