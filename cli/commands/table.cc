@@ -8,6 +8,7 @@
 #include "base/machine/python_tools.h"
 #include "base/status_macros.h"
 #include "cli/commands/train.h"
+#include "cli/commands/updater.h"
 #include "cli/launch/run_config.h"
 #include "cli/launch/serve.h"
 #include "cli/launch/siblings.h"
@@ -101,6 +102,7 @@ const std::vector<Command>& Commands() {
       {"restore", "create durable state from a backup (eps restore --help)", RunRestore},
       {"model", "export, check: a model of PyTorch as a program (eps model --help)", RunModel},
       {"codec", "list codecs, or try one on a file (eps codec --help)", RunCodec},
+      {"updater", "new, show, check: an optimizer of your own (eps updater --help)", RunUpdater},
       Configured({"eps status", "show what the servers of --servers hold and wait for",
                   /*trains=*/false, /*has_json=*/true},
                  RunStatus),

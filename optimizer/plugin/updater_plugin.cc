@@ -86,7 +86,7 @@ absl::StatusOr<Descriptor> SealedFile(const std::string& path, const std::string
 }
 
 absl::StatusOr<eps_updater_entry*> LoadEntry(const std::string& path, const std::string& bytes) {
-  EPS_ASSIGN_OR_RETURN(const Descriptor file, SealedFile(path, bytes));
+  EPS_ASSIGN_OR_RETURN(Descriptor file, SealedFile(path, bytes));
   // RTLD_NOW: a missing symbol is found here, and not in the first update.
   const std::string name = absl::StrCat("/proc/self/fd/", file.get());
   void* const object = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -97,6 +97,9 @@ absl::StatusOr<eps_updater_entry*> LoadEntry(const std::string& path, const std:
     }
     return Invalid(path, "cannot be loaded: ", reason);
   }
+  // Stays open: dlopen returns a loaded object for the name that it was loaded by, and the next file
+  // would get the number, and so the name, of this one.
+  file.Release();
   void* const symbol = dlsym(object, EPS_UPDATER_SYMBOL);
   if (symbol == nullptr) {
     dlclose(object);

@@ -13,7 +13,7 @@
 
 namespace eps {
 
-// What the checks need that a fenced process cannot create.
+// The things that checks need and a fenced process cannot create.
 struct CheckTools {
   std::unique_ptr<TrialArrays> arrays;
   std::unique_ptr<TrialArrays> other_arrays;  // for calls between those of a trial

@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <spawn.h>
-#include <sys/pidfd.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -143,7 +143,7 @@ absl::StatusOr<PluginReport> RunChild(const std::string& path, const char* work,
   EPS_ASSIGN_OR_RETURN(const pid_t pid, Spawn(arguments, theirs.get()));
   CheckProcess process(pid);
   theirs = Descriptor();
-  const Descriptor watched(pidfd_open(pid, 0));
+  const Descriptor watched(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!watched.ok()) return Errno("pidfd_open", errno);
   ReportReader reader;
   EPS_ASSIGN_OR_RETURN(const bool ended,

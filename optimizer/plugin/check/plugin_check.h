@@ -53,7 +53,7 @@ struct PluginSpeed {
   PluginRate plain;
 };
 
-// What the child has said of a plug-in.
+// All that the child has said of a plug-in.
 struct PluginReport {
   std::string sha256;  // of the file
   std::string name;

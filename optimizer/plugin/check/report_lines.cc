@@ -34,8 +34,8 @@ std::string Printable(absl::string_view text) {
 }
 
 // The child has checked names already; this is about text that the plug-in may have written itself.
-bool IsName(absl::string_view text) {
-  return !text.empty() && text.size() <= kMaxNameLength &&
+bool IsName(absl::string_view text, size_t most = kMaxNameLength) {
+  return !text.empty() && text.size() <= most &&
          std::all_of(text.begin(), text.end(),
                      [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
 }
@@ -116,7 +116,7 @@ absl::Status ReportReader::TakeDescription(absl::string_view word, absl::string_
     described_ = true;
     return absl::OkStatus();
   }
-  if (word == "sha256" && rest.size() == kDigestDigits && IsName(rest)) {
+  if (word == "sha256" && rest.size() == kDigestDigits && IsName(rest, kDigestDigits)) {
     report_.sha256 = std::string(rest);
     return absl::OkStatus();
   }

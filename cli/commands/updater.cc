@@ -1,0 +1,213 @@
+#include "cli/commands/updater.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "base/config/app_arguments.h"
+#include "base/exit_code.h"
+#include "base/files/files.h"
+#include "base/folder.h"
+#include "base/status_macros.h"
+#include "cli/launch/siblings.h"
+#include "nlohmann/json.hpp"
+#include "optimizer/plugin/check/check_child.h"
+#include "optimizer/plugin/template/eps_updater_h.h"
+#include "optimizer/plugin/template/makefile.h"
+#include "optimizer/plugin/template/readme.h"
+#include "optimizer/plugin/template/updater_c.h"
+
+namespace eps {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The name of the template, which a new updater replaces with its own.
+constexpr char kTemplateName[] = "rmsprop";
+// The command of the process that checks an updater; no user types it.
+constexpr char kChild[] = "check-child";
+constexpr size_t kMaxNameLength = 63;
+
+bool IsName(const std::string& name) {
+  return !name.empty() && name.size() <= kMaxNameLength && absl::ascii_islower(name[0]) &&
+         std::all_of(name.begin(), name.end(), [](char c) {
+           return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
+         });
+}
+
+// Creates the folder, or accepts an empty one.
+absl::Status PrepareFolder(const std::string& out) {
+  std::error_code error;
+  if (fs::is_directory(out, error) && !fs::is_empty(out, error)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("--out=", out, ": the folder is not empty; name a new one"));
+  }
+  return CreateFolder(out);
+}
+
+PluginCheckOptions OptionsOf(double deadline_seconds) {
+  PluginCheckOptions options;
+  options.child = {OwnPath(), "updater", kChild};
+  options.deadline = std::chrono::milliseconds(static_cast<int64_t>(deadline_seconds * 1000));
+  return options;
+}
+
+std::string FieldsText(const PluginReport& report) {
+  return report.fields.empty() ? "none" : absl::StrJoin(report.fields, ", ");
+}
+
+const char* TextOf(PluginCheck::Outcome outcome) {
+  switch (outcome) {
+    case PluginCheck::Outcome::kPassed:
+      return "ok";
+    case PluginCheck::Outcome::kFailed:
+      return "failed";
+    case PluginCheck::Outcome::kNotRun:
+      return "not run";
+  }
+  return "?";
+}
+
+double RatioOf(const PluginSpeed& speed) { return speed.update.median / speed.plain.median; }
+
+nlohmann::ordered_json JsonOf(const PluginRate& rate) {
+  return {{"least", rate.least}, {"median", rate.median}, {"most", rate.most}};
+}
+
+absl::Status RunCheck(const std::string& path, double deadline, bool json) {
+  EPS_ASSIGN_OR_RETURN(const PluginReport report, CheckPlugin(path, OptionsOf(deadline)));
+  std::fputs((json ? CheckJson(report) : CheckText(report)).c_str(), stdout);
+  if (report.ok()) return absl::OkStatus();
+  for (const PluginCheck& check : report.checks) {
+    if (check.outcome != PluginCheck::Outcome::kFailed) continue;
+    return WithExitCode(
+        absl::FailedPreconditionError(absl::StrCat(path, ": updater ", report.name, " fails check ",
+                                                   check.name, ": ", check.finding)),
+        ExitCode::kDifferent);
+  }
+  return absl::InternalError("a report without a finding is not ok");
+}
+
+}  // namespace
+
+absl::Status WriteNewUpdater(const std::string& name, const std::string& out) {
+  if (!IsName(name)) {
+    return absl::InvalidArgumentError(absl::StrCat(name, ": expected 1 to ", kMaxNameLength,
+                                                   " of a-z, 0-9 and _, beginning with a letter"));
+  }
+  EPS_RETURN_IF_ERROR(PrepareFolder(out));
+  const std::pair<std::string, const char*> files[] = {{name + ".c", kUpdaterC},
+                                                       {"Makefile", kUpdaterMakefile},
+                                                       {"README.md", kUpdaterReadme},
+                                                       {"eps_updater.h", kEpsUpdaterH}};
+  for (const auto& [file, text] : files) {
+    EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(out, "/", file),
+                                    absl::StrReplaceAll(text, {{kTemplateName, name}})));
+  }
+  return absl::OkStatus();
+}
+
+std::string DescriptionText(const PluginReport& report) {
+  std::string text = absl::StrCat("name: ", report.name, "\nsha256: ", report.sha256,
+                                  "\nstate fields: ", FieldsText(report),
+                                  "\nstate: ", 4 * report.fields.size(), " bytes per element\n");
+  for (const PluginParameter& p : report.parameters) {
+    absl::StrAppendFormat(&text, "parameter %s: %g to %g, usually %g\n", p.name, p.least, p.most,
+                          p.usual);
+  }
+  return text;
+}
+
+std::string CheckText(const PluginReport& report) {
+  std::string text = absl::StrCat("updater ", report.name, ", sha256 ", report.sha256, "\n");
+  for (const PluginCheck& check : report.checks) {
+    absl::StrAppendFormat(&text, "%-11s %s%s%s\n", check.name, TextOf(check.outcome),
+                          check.finding.empty() ? "" : ": ", check.finding);
+  }
+  if (report.speed.has_value()) {
+    const PluginSpeed& s = *report.speed;
+    absl::StrAppendFormat(
+        &text,
+        "speed       %.3g elements/s on one thread, %d bytes each: %.2f GB/s (%.2f to %.2f); a "
+        "plain loop %.2f (%.2f to %.2f); ratio %.2f\n",
+        s.update.median * 1e9 / static_cast<double>(s.bytes_per_element), s.bytes_per_element,
+        s.update.median, s.update.least, s.update.most, s.plain.median, s.plain.least, s.plain.most,
+        RatioOf(s));
+  }
+  absl::StrAppend(&text, "ok: ", report.ok() ? "true" : "false", "\n");
+  return text;
+}
+
+std::string CheckJson(const PluginReport& report) {
+  nlohmann::ordered_json object;
+  object["name"] = report.name;
+  object["sha256"] = report.sha256;
+  object["fields"] = report.fields;
+  object["parameters"] = nlohmann::ordered_json::array();
+  for (const PluginParameter& p : report.parameters) {
+    object["parameters"].push_back(
+        {{"name", p.name}, {"usual", p.usual}, {"least", p.least}, {"most", p.most}});
+  }
+  for (const PluginCheck& check : report.checks) {
+    object["checks"].push_back(
+        {{"name", check.name}, {"outcome", TextOf(check.outcome)}, {"finding", check.finding}});
+  }
+  if (report.speed.has_value()) {
+    const PluginSpeed& s = *report.speed;
+    object["speed"] = {{"elements", s.elements},
+                       {"bytes_per_element", s.bytes_per_element},
+                       {"update_gb_per_s", JsonOf(s.update)},
+                       {"plain_gb_per_s", JsonOf(s.plain)},
+                       {"ratio", RatioOf(s)}};
+  }
+  object["ok"] = report.ok();
+  return object.dump(2) + "\n";
+}
+
+absl::Status RunUpdater(const std::vector<std::string>& arguments) {
+  if (!arguments.empty() && arguments[0] == kChild) {
+    RunPluginCheckChild({arguments.begin() + 1, arguments.end()});
+  }
+  CLI::App app{"Begins, describes and checks a plug-in updater; needs no server or worker.",
+               "eps updater"};
+  app.require_subcommand(1);
+  std::string name, out, file;
+  CLI::App* const fresh = app.add_subcommand("new", "write an updater that works as it is");
+  fresh->add_option("NAME", name, "its name: small letters, digits and _")->required();
+  fresh->add_option("--out", out, "a new or empty folder")->required();
+  CLI::App* const show = app.add_subcommand("show", "what an updater says of itself");
+  show->add_option("FILE", file, "the shared object")->required();
+  CLI::App* const check = app.add_subcommand("check", "whether an updater keeps its contract");
+  check->add_option("FILE", file, "the shared object")->required();
+  bool json = false;
+  check->add_flag("--json", json, "as a JSON object");
+  double deadline = 60;
+  check->add_option("--deadline", deadline, "seconds until the checks are ended (default 60)")
+      ->check(CLI::Range(0.1, 86400.0));
+  EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
+  if (!help.empty()) {
+    std::fputs(help.c_str(), stdout);
+    return absl::OkStatus();
+  }
+  if (check->parsed()) return RunCheck(file, deadline, json);
+  if (show->parsed()) {
+    EPS_ASSIGN_OR_RETURN(const PluginReport report, DescribePlugin(file, OptionsOf(deadline)));
+    std::fputs(DescriptionText(report).c_str(), stdout);
+    return absl::OkStatus();
+  }
+  EPS_RETURN_IF_ERROR(WriteNewUpdater(name, out));
+  std::printf("wrote %s.c, eps_updater.h, Makefile and README.md to %s\n", name.c_str(),
+              out.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace eps

@@ -1,0 +1,35 @@
+#ifndef EPS_CLI_COMMANDS_UPDATER_H_
+#define EPS_CLI_COMMANDS_UPDATER_H_
+
+// `eps updater {new,show,check}` begins, describes and checks a plug-in updater
+// (docs/guides/write_an_updater.md). Needs no servers and no model. None of them runs code of the
+// plug-in in this process.
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "optimizer/plugin/check/plugin_check.h"
+
+namespace eps {
+
+// Runs `eps updater` with the arguments after its name. InvalidArgument for malformed arguments and
+// for objects that are no updater; a status with exit code kDifferent if a check fails; other
+// errors are those of WriteNewUpdater and of the files.
+absl::Status RunUpdater(const std::vector<std::string>& arguments);
+
+// Writes an updater that works as it is into the folder `out`: NAME.c, eps_updater.h, Makefile and
+// README.md. Creates the folder and those above it. InvalidArgument if `name` is no name of the
+// interface; AlreadyExists if the folder is not empty, or is a file; otherwise the errors of
+// base/files.
+absl::Status WriteNewUpdater(const std::string& name, const std::string& out);
+
+// Return what a plug-in says of itself, and what checks have found: as lines of text, or as a JSON
+// object.
+std::string DescriptionText(const PluginReport& report);
+std::string CheckText(const PluginReport& report);
+std::string CheckJson(const PluginReport& report);
+
+}  // namespace eps
+
+#endif  // EPS_CLI_COMMANDS_UPDATER_H_
