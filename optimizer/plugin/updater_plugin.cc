@@ -1,7 +1,9 @@
 #include "optimizer/plugin/updater_plugin.h"
 
 #include <dlfcn.h>
+#include <elf.h>
 #include <fcntl.h>
+#include <link.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -71,6 +73,28 @@ absl::StatusOr<std::string> ReadPlugin(const std::string& path) {
   return bytes;
 }
 
+// The loader of the system ends the process with SIGBUS for an object that lost its end. Finds the
+// bytes that it will map.
+absl::Status CheckObject(const std::string& path, const std::string& bytes) {
+  ElfW(Ehdr) head;
+  if (bytes.size() < sizeof(head) || bytes.compare(0, SELFMAG, ELFMAG) != 0) {
+    return Invalid(path, "cannot be loaded: not an ELF object");
+  }
+  std::memcpy(&head, bytes.data(), sizeof(head));
+  const auto in_file = [&bytes](uint64_t at, uint64_t size) {
+    return at <= bytes.size() && size <= bytes.size() - at;
+  };
+  bool whole = head.e_phentsize == sizeof(ElfW(Phdr)) &&
+               in_file(head.e_phoff, uint64_t{head.e_phnum} * sizeof(ElfW(Phdr)));
+  for (uint64_t i = 0; whole && i < head.e_phnum; ++i) {
+    ElfW(Phdr) segment;
+    std::memcpy(&segment, &bytes[head.e_phoff + i * sizeof(segment)], sizeof(segment));
+    whole = in_file(segment.p_offset, segment.p_filesz);
+  }
+  if (whole) return absl::OkStatus();
+  return Invalid(path, "cannot be loaded: its end is missing, or it is no object of this machine");
+}
+
 // Returns a file in memory with these bytes, which nobody can change any more.
 absl::StatusOr<Descriptor> SealedFile(const std::string& path, const std::string& bytes) {
   Descriptor file(memfd_create("eps_updater", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -86,6 +110,7 @@ absl::StatusOr<Descriptor> SealedFile(const std::string& path, const std::string
 }
 
 absl::StatusOr<eps_updater_entry*> LoadEntry(const std::string& path, const std::string& bytes) {
+  EPS_RETURN_IF_ERROR(CheckObject(path, bytes));
   EPS_ASSIGN_OR_RETURN(Descriptor file, SealedFile(path, bytes));
   // RTLD_NOW: a missing symbol is found here, and not in the first update.
   const std::string name = absl::StrCat("/proc/self/fd/", file.get());
@@ -97,8 +122,8 @@ absl::StatusOr<eps_updater_entry*> LoadEntry(const std::string& path, const std:
     }
     return Invalid(path, "cannot be loaded: ", reason);
   }
-  // Stays open: dlopen returns a loaded object for the name that it was loaded by, and the next file
-  // would get the number, and so the name, of this one.
+  // Stays open: dlopen returns a loaded object for the name that it was loaded by, and the next
+  // file would get the number, and so the name, of this one.
   file.Release();
   void* const symbol = dlsym(object, EPS_UPDATER_SYMBOL);
   if (symbol == nullptr) {

@@ -108,8 +108,11 @@ TEST(UpdaterPluginTest, OtherFilesAreRefused) {
   EXPECT_EQ(code_of(InTmp("empty.so")), absl::StatusCode::kInvalidArgument);
   WriteAll(InTmp("text.so"), "not an object");
   EXPECT_EQ(code_of(InTmp("text.so")), absl::StatusCode::kInvalidArgument);
-  WriteAll(InTmp("half.so"), ReadAll(kGood).substr(0, 1000));
-  EXPECT_EQ(code_of(InTmp("half.so")), absl::StatusCode::kInvalidArgument);
+  const std::string whole = ReadAll(kGood);
+  for (const size_t size : {size_t{10}, size_t{64}, size_t{1000}, whole.size() / 2}) {
+    WriteAll(InTmp("cut.so"), whole.substr(0, size));
+    EXPECT_EQ(code_of(InTmp("cut.so")), absl::StatusCode::kInvalidArgument);
+  }
   WriteAll(InTmp("large.so"), "");
   ASSERT_EQ(truncate(InTmp("large.so").c_str(), kMaxPluginBytes + 1), 0);
   EXPECT_EQ(code_of(InTmp("large.so")), absl::StatusCode::kInvalidArgument);

@@ -35,9 +35,9 @@ std::string Printable(absl::string_view text) {
 
 // The child has checked names already; this is about text that the plug-in may have written itself.
 bool IsName(absl::string_view text, size_t most = kMaxNameLength) {
-  return !text.empty() && text.size() <= most &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_isalnum(c) || c == '_'; });
+  return !text.empty() && text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '_';
+  });
 }
 
 // Splits off the first word of a line.

@@ -90,8 +90,8 @@ static void before(const eps_updater_step* step, size_t n, const float* grad) {
 }
 
 // And after it.
-static void after(size_t n, float* weight, float* const* fields) {
-  (void)n, (void)weight, (void)fields;
+static void after(size_t n, const float* grad, float* weight, float* const* fields) {
+  (void)n, (void)grad, (void)weight, (void)fields;
 #if defined(BAD_WRITE_BEYOND)
   fields[0][n] = 0;
 #elif defined(BAD_WRITE_FAR)
@@ -106,7 +106,7 @@ static void after(size_t n, float* weight, float* const* fields) {
 #elif defined(BAD_COUNTER)
   if (++kept % 2 == 0) weight[0] += 1.0f;
 #elif defined(BAD_ALIGNMENT)
-  if ((uintptr_t)weight % 64 == 20) weight[0] += 1.0f;
+  if ((uintptr_t)weight % 64 != (uintptr_t)grad % 64) weight[0] += 1.0f;
 #elif defined(BAD_TAIL)
   for (size_t i = n / 4 * 4; i < n; ++i) weight[i] += 1.0f;
 #endif
@@ -143,7 +143,7 @@ __attribute__((unused)) static void update(const eps_updater_step* step,
     weight[i] = weight[i] * 10.0f;
 #endif
   }
-  after(n, weight, fields);
+  after(n, grad, weight, fields);
 }
 
 #if defined(BAD_CONSTRUCTOR)
