@@ -73,7 +73,7 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(
         Planted{"write_beyond", "bounds", "outside of its arrays, or writes to one"},
         Planted{"write_beyond", "bounds", "at update with 1 elements that end before"},
-        Planted{"write_far", "bounds", "outside of its arrays"},
+        Planted{"write_far", "bounds", "writes outside of its arrays: update with 1 elements"},
         Planted{"read_beyond", "bounds", "(SIGSEGV), at update with 1 elements that end"},
         Planted{"read_before", "bounds", "(SIGSEGV), at update with 1 elements that begin"},
         Planted{"write_gradient", "bounds", "that it may only read"},

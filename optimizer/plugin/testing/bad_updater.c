@@ -95,7 +95,7 @@ static void after(size_t n, const float* grad, float* weight, float* const* fiel
 #if defined(BAD_WRITE_BEYOND)
   fields[0][n] = 0;
 #elif defined(BAD_WRITE_FAR)
-  weight[n + 32] = 0;
+  *(weight - 32) = 0;
 #elif defined(BAD_ROUNDING)
   fesetround(FE_UPWARD);
 #elif defined(BAD_SIGNALS)
