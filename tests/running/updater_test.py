@@ -59,7 +59,8 @@ class UpdaterTest(runs.RunTest):
                           "mode"])
         self.assertEqual({check["outcome"] for check in said["checks"]}, {"ok"})
         self.assertEqual(said["speed"]["bytes_per_element"], 20)
-        self.assertGreater(said["speed"]["update_gb_per_s"]["median"], 0)
+        for figure in ["update_gb_per_s", "plain_gb_per_s", "ratio"]:
+            self.assertGreater(said["speed"][figure]["median"], 0)
 
     def test_mistakes_are_found_and_end_with_1(self):
         out = self.new("one_too_far")

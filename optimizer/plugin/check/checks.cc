@@ -98,7 +98,8 @@ std::string CheckModeOnce(TrialArrays* arrays, const Function& function, size_t 
   arrays->Begin(TrialOf(*arrays, n, 8), {});
   arrays->SetUpdate(0);
   sigset_t set;
-  blocked ? sigfillset(&set) : sigemptyset(&set);
+  sigemptyset(&set);
+  if (blocked) sigfillset(&set);
   pthread_sigmask(SIG_SETMASK, &set, nullptr);
 #if defined(__SSE__)
   _mm_setcsr(_MM_MASK_MASK);  // round to nearest

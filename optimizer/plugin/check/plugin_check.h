@@ -17,6 +17,10 @@
 
 namespace eps {
 
+// Returns a number of elements whose arrays together are larger than the caches: 16 Mi, or on a
+// machine with a larger cache as many as fill half of it, but at most 64 Mi.
+uint64_t ElementsBeyondCaches();
+
 // How to check a plug-in.
 struct PluginCheckOptions {
   // The program and the first arguments of the child, which must call RunPluginCheckChild
@@ -25,7 +29,7 @@ struct PluginCheckOptions {
   // The time for loading, all checks and the measurement; then the child is killed.
   std::chrono::milliseconds deadline{60000};
   // The elements whose updates are timed; 0 disables the measurement.
-  uint64_t speed_elements = uint64_t{8} << 20;
+  uint64_t speed_elements = ElementsBeyondCaches();
 };
 
 // The outcome of one check.
@@ -37,7 +41,7 @@ struct PluginCheck {
   std::string finding;  // one line; empty unless it failed
 };
 
-// The speeds of several rounds, in GB/s.
+// A figure of several rounds.
 struct PluginRate {
   double least = 0;
   double median = 0;
@@ -49,8 +53,9 @@ struct PluginRate {
 struct PluginSpeed {
   uint64_t elements = 0;           // of each array
   uint64_t bytes_per_element = 0;  // read or written
-  PluginRate update;
-  PluginRate plain;
+  PluginRate update;               // GB/s
+  PluginRate plain;                // GB/s
+  PluginRate ratio;                // of the update's speed to the other one's, in each round
 };
 
 // All that the child has said of a plug-in.

@@ -48,10 +48,12 @@ absl::string_view Word(absl::string_view* line) {
   return word;
 }
 
-PluginRate RateOf(std::vector<double> seconds, double bytes) {
-  std::sort(seconds.begin(), seconds.end());
-  const auto rate = [bytes](double s) { return bytes / s / 1e9; };
-  return {rate(seconds.back()), rate(seconds[seconds.size() / 2]), rate(seconds.front())};
+// Returns the ends and the middle of dividend / divisor.
+PluginRate RateOf(const std::vector<double>& dividends, const std::vector<double>& divisors) {
+  std::vector<double> rates;
+  for (size_t i = 0; i < divisors.size(); ++i) rates.push_back(dividends[i] / divisors[i]);
+  std::sort(rates.begin(), rates.end());
+  return {rates.front(), rates[rates.size() / 2], rates.back()};
 }
 
 }  // namespace
@@ -210,8 +212,10 @@ absl::StatusOr<PluginReport> ReportReader::Finish(absl::string_view end, absl::s
     } else {
       const double bytes = static_cast<double>(report_.speed->elements) *
                            static_cast<double>(report_.speed->bytes_per_element);
-      report_.speed->update = RateOf(update_rounds_, bytes);
-      report_.speed->plain = RateOf(plain_rounds_, bytes);
+      const std::vector<double> gigabytes(update_rounds_.size(), bytes / 1e9);
+      report_.speed->update = RateOf(gigabytes, update_rounds_);
+      report_.speed->plain = RateOf(gigabytes, plain_rounds_);
+      report_.speed->ratio = RateOf(plain_rounds_, update_rounds_);
     }
   }
   return report_;

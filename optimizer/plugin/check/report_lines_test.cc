@@ -42,6 +42,8 @@ TEST(ReportLinesTest, ReadsAReportInAnyPieces) {
     EXPECT_DOUBLE_EQ(report->speed->update.median, 1000 * 20 / 2.0 / 1e9);
     EXPECT_DOUBLE_EQ(report->speed->plain.least, 1000 * 20 / 4.0 / 1e9);
     EXPECT_DOUBLE_EQ(report->speed->plain.most, 1000 * 20 / 1.0 / 1e9);
+    EXPECT_DOUBLE_EQ(report->speed->ratio.least, 0.25);
+    EXPECT_DOUBLE_EQ(report->speed->ratio.median, 2);
   }
 }
 

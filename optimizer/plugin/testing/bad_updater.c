@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <fenv.h>
+#include <math.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -27,7 +28,7 @@ static const eps_updater_parameter kParameters[] = {
 #if defined(BAD_USUAL_VALUE)
     {"momentum", 1.5, 0, 1},
 #elif defined(BAD_RANGE)
-    {"momentum", 0.9, 0, 1.0 / 0.0},
+    {"momentum", 0.9, 0, HUGE_VAL},
 #elif defined(BAD_PARAMETER_TWICE)
     {"momentum", 0.9, 0, 1}, {"momentum", 0.9, 0, 1},
 #else
