@@ -72,10 +72,10 @@ INSTANTIATE_TEST_SUITE_P(
     All, PlantedTest,
     testing::Values(
         Planted{"write_beyond", "bounds", "outside of its arrays, or writes to one"},
-        Planted{"write_beyond", "bounds", "at update with 1 elements that end before"},
-        Planted{"write_far", "bounds", "writes outside of its arrays: update with 1 elements"},
-        Planted{"read_beyond", "bounds", "(SIGSEGV), at update with 1 elements that end"},
-        Planted{"read_before", "bounds", "(SIGSEGV), at update with 1 elements that begin"},
+        Planted{"write_beyond", "bounds", "at update, length 1, arrays that end before"},
+        Planted{"write_far", "bounds", "writes outside of its arrays: update, length 1, "},
+        Planted{"read_beyond", "bounds", "(SIGSEGV), at update, length 1, arrays that end"},
+        Planted{"read_before", "bounds", "(SIGSEGV), at update, length 1, arrays that begin"},
         Planted{"write_gradient", "bounds", "that it may only read"},
         Planted{"write_step", "bounds", "that it may only read"},
         Planted{"file", "bounds", "a system call that the fence forbids: was killed by signal 31"},
@@ -126,7 +126,8 @@ TEST(CheckTest, AnEndlessLoopEndsAtTheDeadline) {
   options.deadline = std::chrono::milliseconds(1500);
   const auto report = CheckPlugin(Bad("loop"), options);
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(report->checks[0].finding, HasSubstr("did not end within 1.5 s, at update with 1 "));
+  EXPECT_THAT(report->checks[0].finding,
+              HasSubstr("did not end within 1.5 s, at update, length 1, "));
   const auto loading = CheckPlugin(Bad("load_loop"), options);
   EXPECT_EQ(loading.status().code(), absl::StatusCode::kInvalidArgument) << loading.status();
   EXPECT_THAT(std::string(loading.status().message()),

@@ -216,7 +216,7 @@ std::string CheckBounds(CheckTools* tools) {
       trial.updates = 1;
       for (const bool at_end : {true, false}) {
         const std::string where =
-            absl::StrCat(function.name, " with ", n, " elements that ",
+            absl::StrCat(function.name, ", length ", n, ", arrays that ",
                          at_end ? "end before" : "begin after", " an inaccessible page");
         WriteReportLine(absl::StrCat("at ", where));
         tools->arrays->Run(trial, function.call, {at_end, {}}, {{0, n}});
