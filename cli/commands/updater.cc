@@ -1,6 +1,5 @@
 #include "cli/commands/updater.h"
 
-#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
@@ -8,7 +7,6 @@
 #include <utility>
 
 #include "CLI/CLI.hpp"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -17,8 +15,9 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/folder.h"
+#include "base/job/plugin_spec.h"
 #include "base/status_macros.h"
-#include "cli/launch/siblings.h"
+#include "cli/launch/plugin/chosen_plugin.h"
 #include "nlohmann/json.hpp"
 #include "optimizer/plugin/check/check_child.h"
 #include "optimizer/plugin/template/eps_updater_h.h"
@@ -33,16 +32,6 @@ namespace fs = std::filesystem;
 
 // The name of the template, which a new updater replaces with its own.
 constexpr char kTemplateName[] = "rmsprop";
-// The command of the process that checks an updater; no user types it.
-constexpr char kChild[] = "check-child";
-constexpr size_t kMaxNameLength = 63;
-
-bool IsName(const std::string& name) {
-  return !name.empty() && name.size() <= kMaxNameLength && absl::ascii_islower(name[0]) &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '_';
-         });
-}
 
 // Creates the folder, or accepts an empty one.
 absl::Status PrepareFolder(const std::string& out) {
@@ -55,8 +44,7 @@ absl::Status PrepareFolder(const std::string& out) {
 }
 
 PluginCheckOptions OptionsOf(double deadline_seconds) {
-  PluginCheckOptions options;
-  options.child = {OwnPath(), "updater", kChild};
+  PluginCheckOptions options = ChildOfEps();
   options.deadline = std::chrono::milliseconds(static_cast<int64_t>(deadline_seconds * 1000));
   return options;
 }
@@ -98,9 +86,9 @@ absl::Status RunCheck(const std::string& path, double deadline, bool json) {
 }  // namespace
 
 absl::Status WriteNewUpdater(const std::string& name, const std::string& out) {
-  if (!IsName(name)) {
-    return absl::InvalidArgumentError(absl::StrCat(name, ": expected 1 to ", kMaxNameLength,
-                                                   " of a-z, 0-9 and _, beginning with a letter"));
+  if (!IsPluginName(name)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": expected 1 to 63 of a-z, 0-9 and _, beginning with a letter"));
   }
   EPS_RETURN_IF_ERROR(PrepareFolder(out));
   const std::pair<std::string, const char*> files[] = {{name + ".c", kUpdaterC},
@@ -173,7 +161,7 @@ std::string CheckJson(const PluginReport& report) {
 }
 
 absl::Status RunUpdater(const std::vector<std::string>& arguments) {
-  if (!arguments.empty() && arguments[0] == kChild) {
+  if (!arguments.empty() && arguments[0] == kPluginChild) {
     RunPluginCheckChild({arguments.begin() + 1, arguments.end()});
   }
   CLI::App app{"Begins, describes and checks a plug-in updater; needs no server or worker.",

@@ -24,7 +24,7 @@ bool IsIn(double value, const PluginParameter& range) {
   return range.least <= value && value <= range.most;
 }
 
-absl::StatusOr<size_t> FindParameter(const UpdaterPlugin& plugin, absl::string_view name) {
+absl::StatusOr<size_t> FindParameter(const PluginDescription& plugin, absl::string_view name) {
   std::vector<std::string> names;
   for (const PluginParameter& parameter : plugin.parameters) {
     if (parameter.name == name) return names.size();
@@ -36,7 +36,8 @@ absl::StatusOr<size_t> FindParameter(const UpdaterPlugin& plugin, absl::string_v
 
 }  // namespace
 
-absl::StatusOr<PluginSpec> ChooseParameters(const UpdaterPlugin& plugin, absl::string_view text) {
+absl::StatusOr<PluginSpec> ChooseParameters(const PluginDescription& plugin,
+                                            absl::string_view text) {
   PluginSpec spec = {plugin.name, plugin.sha256, plugin.fields, {}};
   for (const PluginParameter& parameter : plugin.parameters) {
     spec.parameters.emplace_back(parameter.name, parameter.usual);

@@ -22,14 +22,18 @@ struct PluginParameter {
   double most = 0;
 };
 
-// A plug-in updater (optimizer/plugin/eps_updater.h) that is loaded into this process, and stays
-// loaded until the process ends. Its description was checked. Immutable, thread-safe.
-struct UpdaterPlugin {
-  std::string path;
+// The checked description of a plug-in updater (optimizer/plugin/eps_updater.h).
+struct PluginDescription {
   std::string sha256;  // of the file's bytes, 64 hexadecimal digits
   std::string name;
   std::vector<std::string> fields;
   std::vector<PluginParameter> parameters;
+};
+
+// A plug-in updater that is loaded into this process, and stays loaded until the process ends.
+// Immutable, thread-safe.
+struct UpdaterPlugin : PluginDescription {
+  std::string path;
   eps_updater_update* update = nullptr;
   eps_updater_update* reference = nullptr;
 };

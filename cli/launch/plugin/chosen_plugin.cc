@@ -3,10 +3,16 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "cli/launch/siblings.h"
 #include "optimizer/plugin/plugin_parameters.h"
-#include "optimizer/plugin/updater_plugin.h"
 
 namespace eps {
+
+PluginCheckOptions ChildOfEps() {
+  PluginCheckOptions options;
+  options.child = {OwnPath(), "updater", kPluginChild};
+  return options;
+}
 
 absl::StatusOr<PluginSpec> ChoosePlugin(const OptimizerConfig& optimizer) {
   const bool chosen = optimizer.name == OptimizerName::kPlugin;
@@ -22,12 +28,12 @@ absl::StatusOr<PluginSpec> ChoosePlugin(const OptimizerConfig& optimizer) {
     return absl::InvalidArgumentError(
         "optimizer.plugin_parameters: expected only with optimizer.name=plugin");
   }
-  absl::StatusOr<const UpdaterPlugin*> plugin = LoadUpdaterPlugin(optimizer.plugin);
+  const absl::StatusOr<PluginReport> plugin = DescribePlugin(optimizer.plugin, ChildOfEps());
   if (!plugin.ok()) {
     return absl::Status(plugin.status().code(),
                         absl::StrCat("optimizer.plugin: ", plugin.status().message()));
   }
-  return ChooseParameters(**plugin, optimizer.plugin_parameters);
+  return ChooseParameters(*plugin, optimizer.plugin_parameters);
 }
 
 }  // namespace eps

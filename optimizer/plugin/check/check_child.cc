@@ -38,6 +38,7 @@ void Describe(const UpdaterPlugin& plugin) {
 }
 
 absl::Status Run(const std::string& path, bool checks, uint64_t speed_elements) {
+  EPS_RETURN_IF_ERROR(FenceLoading());
   EPS_ASSIGN_OR_RETURN(const UpdaterPlugin* const plugin, LoadUpdaterPlugin(path));
   if (!checks) {
     Describe(*plugin);

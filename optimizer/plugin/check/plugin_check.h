@@ -2,9 +2,9 @@
 #define EPS_OPTIMIZER_PLUGIN_CHECK_PLUGIN_CHECK_H_
 
 // Checks whether a plug-in updater keeps the contract of optimizer/plugin/eps_updater.h. The code
-// of the plug-in runs in a child process only. The checks find mistakes; they are no proof, and no
-// defence against an author who means harm: loading an object runs its constructors with all rights
-// of the user.
+// of the plug-in runs in a child process only, inside fences (base/process/fence.h). The checks
+// find defence against an author who means harm: loading an object runs its constructors with all
+// rights of the user.
 
 #include <chrono>
 #include <cstdint>
@@ -59,11 +59,7 @@ struct PluginSpeed {
 };
 
 // All that the child has said of a plug-in.
-struct PluginReport {
-  std::string sha256;  // of the file
-  std::string name;
-  std::vector<std::string> fields;
-  std::vector<PluginParameter> parameters;
+struct PluginReport : PluginDescription {
   std::vector<PluginCheck> checks;   // all of them, in their order
   std::optional<PluginSpeed> speed;  // none if a check failed, or without memory for it
 
