@@ -271,9 +271,11 @@ class MissingStateTest(unittest.TestCase):
         self.assertLess(step, STEPS)
         os.rename(run.state, away)
         os.kill(process.pid, signal.SIGCONT)
-        self.assertEqual(process.wait(timeout=TIMEOUT_SECONDS), 66)
+        code = process.wait(timeout=TIMEOUT_SECONDS)
         with open(run.folder + ".log", encoding="utf-8") as log:
-            self.assertIn("the servers have no state of this job any more", log.read())
+            said = log.read()
+        self.assertEqual(code, 66, said)
+        self.assertIn("the servers have no state of this job any more", said)
         self.assertGreaterEqual(run.last_step(), step)
         shutil.rmtree(run.state)
         os.rename(away, run.state)

@@ -21,10 +21,18 @@ SETTINGS = dict(small_job.SETTINGS, **{
     "optimizer.name": "plugin", "optimizer.plugin_parameters": "alpha=0.9"})
 
 
-def build_updater(eps, folder, name):
-    """Returns the object of a new updater."""
+def build_updater(eps, name, plant=("", "")):
+    """Returns the object of a new updater in whose source `plant`, (old, new), replaces a text."""
+    folder = os.path.join(TMP, "updater-" + name)
+    shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([eps, "updater", "new", name, "--out=" + folder], check=True,
                    timeout=TIMEOUT_SECONDS, stdout=subprocess.DEVNULL)
+    source = os.path.join(folder, name + ".c")
+    with open(source, encoding="utf-8") as f:
+        text = f.read()
+    assert plant[0] in text, plant
+    with open(source, "w", encoding="utf-8") as f:
+        f.write("#include <fcntl.h>\n" + text.replace(*plant) if plant[0] else text)
     subprocess.run(["make", "--silent", "-C", folder], check=True, timeout=TIMEOUT_SECONDS)
     return os.path.join(folder, name + ".so")
 
@@ -33,11 +41,7 @@ class PluginTest(runs.RunTest):
     @classmethod
     def setUpClass(cls):
         cls.model, cls.text = small_job.write_inputs(TMP)
-        cls.updaters = {}
-        for name in ("one", "two"):
-            folder = os.path.join(TMP, "updater-" + name)
-            shutil.rmtree(folder, ignore_errors=True)
-            cls.updaters[name] = build_updater(cls.program, folder, name)
+        cls.updaters = {name: build_updater(cls.program, name) for name in ("one", "two")}
 
     def command(self, out, **settings):
         train = ["train", "--model=" + self.model, "--data=" + self.text, "--overwrite",
@@ -121,6 +125,25 @@ class PluginTest(runs.RunTest):
             self.assertIsNone(server.poll(), "the server has ended")
             self.assertLess(runs.time.monotonic(), deadline, "the server names no address")
             runs.time.sleep(0.01)
+
+    def test_a_fence_ends_what_does_more(self):
+        """An updater that opens a file in a step, and one that makes one as soon as it is loaded."""
+        loop = "  for (size_t i = 0; i < n; ++i) {\n    const float g ="
+        reads = build_updater(self.program, "reads", (
+            loop, '  if (open("/etc/passwd", O_RDONLY) < 0) return;\n' + loop))
+        entry = '__attribute__((visibility("default")))'
+        writes = build_updater(self.program, "writes", (
+            entry, '__attribute__((constructor)) static void make_file(void) {\n'
+            '  if (open("%s", O_CREAT | O_WRONLY, 0600) < 0) return;\n}\n%s' % (
+                os.path.join(TMP, "made"), entry)))
+        said = self.eps(*self.in_devices("fenced", "fenced-state", **{
+            "optimizer.plugin": reads, "storage.max_restarts": 0}), code=69)
+        with open(os.path.join(TMP, "fenced", "logs", "server-0.log"), encoding="utf-8") as log:
+            self.assertRegex(log.read() + said, r"device csd-\d .* was ended by signal 31 ")
+        said = self.eps(*self.in_devices("fenced", "fenced-state",
+                                         **{"optimizer.plugin": writes}), code=64)
+        self.assertIn("signal 31", said)
+        self.assertFalse(os.path.exists(os.path.join(TMP, "made")))
 
     def test_parameters_are_checked(self):
         def refused(code=64, **settings):
