@@ -127,7 +127,7 @@ class PluginTest(runs.RunTest):
             runs.time.sleep(0.01)
 
     def test_a_fence_ends_what_does_more(self):
-        """An updater that opens a file in a step, and one that makes one as soon as it is loaded."""
+        """One updater opens a file in a step, another one makes a file as soon as it is loaded."""
         loop = "  for (size_t i = 0; i < n; ++i) {\n    const float g ="
         reads = build_updater(self.program, "reads", (
             loop, '  if (open("/etc/passwd", O_RDONLY) < 0) return;\n' + loop))
