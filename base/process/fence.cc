@@ -123,7 +123,7 @@ absl::Status FilterCallsOfLoading() {
     filter.Add(kKill, SCMP_SYS(openat), SCMP_A2_64(SCMP_CMP_MASKED_EQ, flag, flag));
   }
   // abort() signals its own process.
-  filter.Add(kKill, SCMP_SYS(tgkill), SCMP_A0_64(SCMP_CMP_NE, static_cast<uint64_t>(getpid())));
+  filter.Add(kKill, SCMP_SYS(tgkill), SCMP_A0_64(SCMP_CMP_NE, static_cast<uint64_t>(getpid()), 0));
   // Threads, but no processes. The C library falls back to clone, whose flags a filter can read.
   filter.Add(kKill, SCMP_SYS(clone), SCMP_A0_64(SCMP_CMP_MASKED_EQ, CLONE_THREAD, 0));
   filter.Add(SCMP_ACT_ERRNO(ENOSYS), SCMP_SYS(clone3));
