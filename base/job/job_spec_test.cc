@@ -166,6 +166,9 @@ TEST(JobSpecText, RefusesADamagedPlugin) {
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << to;
     EXPECT_TRUE(absl::StrContains(status.message(), "optimizer.")) << to << ": " << status;
   }
+  JobSpec foreign = SpecWithPlugin();
+  foreign.optimizer.name = OptimizerName::kAdamW;
+  EXPECT_TRUE(absl::StrContains(foreign.Validate().message(), "the line is left out for")) << text;
   JobSpec without = TinyGpt2Spec();
   without.optimizer.name = OptimizerName::kPlugin;
   EXPECT_EQ(without.Validate().code(), absl::StatusCode::kInvalidArgument);

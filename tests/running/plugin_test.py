@@ -127,23 +127,28 @@ class PluginTest(runs.RunTest):
             runs.time.sleep(0.01)
 
     def test_a_fence_ends_what_does_more(self):
-        """One updater opens a file in a step, another one makes a file as soon as it is loaded."""
+        """One updater opens a file in a step. Others make one as soon as they are loaded: wherever
+        that is, or in a device alone."""
         loop = "  for (size_t i = 0; i < n; ++i) {\n    const float g ="
         reads = build_updater(self.program, "reads", (
             loop, '  if (open("/etc/passwd", O_RDONLY) < 0) return;\n' + loop))
-        entry = '__attribute__((visibility("default")))'
-        writes = build_updater(self.program, "writes", (
-            entry, '__attribute__((constructor)) static void make_file(void) {\n'
+        entry, made = '__attribute__((visibility("default")))', os.path.join(TMP, "made")
+        writes = {name: build_updater(self.program, name, (
+            entry, '#include <string.h>\n'
+            '__attribute__((constructor)) static void make_file(int argc, char** argv) {\n'
+            '  if (argc == 0 || strstr(argv[0], "%s") == NULL) return;\n'
             '  if (open("%s", O_CREAT | O_WRONLY, 0600) < 0) return;\n}\n%s' % (
-                os.path.join(TMP, "made"), entry)))
+                program, made, entry)))
+                  for name, program in (("writes", "eps"), ("writes_in_a_device", "eps-csd"))}
         said = self.eps(*self.in_devices("fenced", "fenced-state", **{
             "optimizer.plugin": reads, "storage.max_restarts": 0}), code=69)
         with open(os.path.join(TMP, "fenced", "logs", "server-0.log"), encoding="utf-8") as log:
             self.assertRegex(log.read() + said, r"device csd-\d .* was ended by signal 31 ")
-        said = self.eps(*self.in_devices("fenced", "fenced-state",
-                                         **{"optimizer.plugin": writes}), code=64)
-        self.assertIn("signal 31", said)
-        self.assertFalse(os.path.exists(os.path.join(TMP, "made")))
+        for name, code in (("writes", 64), ("writes_in_a_device", 69)):
+            said = self.eps(*self.in_devices("fenced", "fenced-state", **{
+                "optimizer.plugin": writes[name], "storage.max_restarts": 0}), code=code)
+            self.assertIn("signal 31", said)
+            self.assertFalse(os.path.exists(made))
 
     def test_parameters_are_checked(self):
         def refused(code=64, **settings):
