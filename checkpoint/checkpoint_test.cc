@@ -169,6 +169,25 @@ TEST_F(CheckpointTest, HoldsOnlyTheFieldsOfTheOptimizer) {
   }
 }
 
+TEST_F(CheckpointTest, AStateBelongsToOnePlugin) {
+  spec_.optimizer.name = OptimizerName::kPlugin;
+  spec_.optimizer.plugin = {"rmsprop", std::string(64, 'a'), {"square_avg"}, {{"alpha", 0.5}}};
+  ASSERT_TRUE(Write(4).ok());
+  EXPECT_TRUE(fs::exists(root_ + "/checkpoint-4/eps/square_avg.safetensors"));
+  const auto reader = CheckpointReader::Open(root_ + "/checkpoint-4");
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_EQ((*reader)->spec().optimizer.plugin, spec_.optimizer.plugin);
+  JobSpec rebuilt = spec_;
+  rebuilt.optimizer.plugin.sha256 = std::string(64, 'b');
+  rebuilt.optimizer.plugin.parameters[0].second = 0.25;
+  EXPECT_TRUE((*reader)->CheckFits(rebuilt).ok()) << (*reader)->CheckFits(rebuilt);
+  JobSpec other = spec_;
+  other.optimizer.plugin.name = "other";
+  const absl::Status status = (*reader)->CheckFits(other);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(status.message(), "plug-in updater rmsprop, and")) << status;
+}
+
 TEST_F(CheckpointTest, TheTokenizerMapsEveryByteToItself) {
   const std::string text = FilesOfJob(spec_).at("tokenizer.json");
   const auto tokenizer = nlohmann::json::parse(text);

@@ -157,6 +157,23 @@ TEST_F(OptimizerConversionTest, SavesACheckpointOfTheNewJob) {
   }
 }
 
+TEST_F(OptimizerConversionTest, LeavesAPluginOnlyWithZeros) {
+  const auto plugin = [](OptimizerSpec* spec) {
+    spec->plugin = {"rmsprop", std::string(64, 'a'), {"square_avg"}, {}};
+  };
+  ExpectFields(
+      StateOf(OptimizerName::kPlugin, plugin), OptimizerName::kAdamW, true,
+      [](size_t field, const std::vector<float>& old) { return field == 0 ? old[0] : 0.0f; });
+  absl::Status status =
+      ConvertOptimizer(StateOf(OptimizerName::kPlugin, plugin), {OptimizerName::kAdamW, false})
+          .status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+  status =
+      ConvertOptimizer(StateOf(OptimizerName::kAdamW), {OptimizerName::kPlugin, true}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no state is converted to"));
+}
+
 TEST_F(OptimizerConversionTest, RefusesWhatItWouldSpoil) {
   const auto refusal = [](std::unique_ptr<JobState> from, OptimizerName to) {
     return ConvertOptimizer(std::move(from), {to, false}).status();

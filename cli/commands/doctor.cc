@@ -206,11 +206,12 @@ void CheckWorkerProgram(Report* report) {
   report->Add(CheckGpu(CountGpus("/dev"), cuda));
 }
 
-void CheckVerifyProgram(Report* report) {
-  const absl::StatusOr<std::string> program = FindSibling("eps-verify");
-  report->Add(program.ok() ? Level::kOk : Level::kWarn,
-              program.ok() ? absl::StrCat("verify: ", *program)
-                           : absl::StrCat("verify: ", std::string(program.status().message())));
+// Looks for another program of EPS; `missing` is what its absence means.
+void CheckProgram(const char* use, const std::string& name, Level missing, Report* report) {
+  const absl::StatusOr<std::string> program = FindSibling(name);
+  report->Add(
+      program.ok() ? Level::kOk : missing,
+      absl::StrCat(use, ": ", program.ok() ? *program : std::string(program.status().message())));
 }
 
 void CheckVersions(Report* report) {
@@ -238,7 +239,9 @@ absl::Status RunDoctor(const RunConfig& run, bool /*json*/) {
   CheckFileLimit(&report);
   CheckIoUring(&report);
   CheckWorkerProgram(&report);
-  CheckVerifyProgram(&report);
+  CheckProgram("verify", "eps-verify", Level::kWarn, &report);
+  const bool needs_devices = config.storage.kind == "csd";
+  CheckProgram("devices", "eps-csd", needs_devices ? Level::kFail : Level::kWarn, &report);
   if (report.failures() == 0) return absl::OkStatus();
   return absl::UnavailableError(absl::StrCat(report.failures(), " checks failed"));
 }

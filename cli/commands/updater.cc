@@ -17,6 +17,7 @@
 #include "base/folder.h"
 #include "base/job/plugin_spec.h"
 #include "base/status_macros.h"
+#include "cli/launch/planned_run.h"
 #include "cli/launch/plugin/chosen_plugin.h"
 #include "nlohmann/json.hpp"
 #include "optimizer/plugin/check/check_child.h"
@@ -24,6 +25,7 @@
 #include "optimizer/plugin/template/makefile.h"
 #include "optimizer/plugin/template/readme.h"
 #include "optimizer/plugin/template/updater_c.h"
+#include "planner/hardware.h"
 
 namespace eps {
 namespace {
@@ -69,9 +71,30 @@ nlohmann::ordered_json JsonOf(const PluginRate& rate) {
   return {{"least", rate.least}, {"median", rate.median}, {"most", rate.most}};
 }
 
-absl::Status RunCheck(const std::string& path, double deadline, bool json) {
+// Returns how many times the bytes of the device's updater one thread has processed: the plug-in
+// and the updater read the gradient, the weight and the fields.
+double RatioTo(const DeviceUpdater& device, const PluginReport& report) {
+  const PluginSpeed& speed = *report.speed;
+  const double elements = speed.update.median * 1e9 / static_cast<double>(speed.bytes_per_element);
+  return elements * 4 * static_cast<double>(2 + report.fields.size()) / device.bytes_per_second;
+}
+
+// Returns the updater of the storage devices of some machines; nothing if none are named.
+absl::StatusOr<std::optional<DeviceUpdater>> FindDevice(const std::string& name) {
+  if (name.empty()) return std::nullopt;
+  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(name));
+  if (!hardware.has_updating_storage()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--hardware: ", name, " has no storage of kind csd"));
+  }
+  return DeviceUpdater{name, hardware.servers.front().storage->update.value()};
+}
+
+absl::Status RunCheck(const std::string& path, double deadline, const std::string& hardware,
+                      bool json) {
+  EPS_ASSIGN_OR_RETURN(const std::optional<DeviceUpdater> device, FindDevice(hardware));
   EPS_ASSIGN_OR_RETURN(const PluginReport report, CheckPlugin(path, OptionsOf(deadline)));
-  std::fputs((json ? CheckJson(report) : CheckText(report)).c_str(), stdout);
+  std::fputs((json ? CheckJson(report, device) : CheckText(report, device)).c_str(), stdout);
   if (report.ok()) return absl::OkStatus();
   for (const PluginCheck& check : report.checks) {
     if (check.outcome != PluginCheck::Outcome::kFailed) continue;
@@ -113,7 +136,7 @@ std::string DescriptionText(const PluginReport& report) {
   return text;
 }
 
-std::string CheckText(const PluginReport& report) {
+std::string CheckText(const PluginReport& report, const std::optional<DeviceUpdater>& device) {
   std::string text = absl::StrCat("updater ", report.name, ", sha256 ", report.sha256, "\n");
   for (const PluginCheck& check : report.checks) {
     absl::StrAppendFormat(&text, "%-11s %s%s%s\n", check.name, TextOf(check.outcome),
@@ -129,12 +152,17 @@ std::string CheckText(const PluginReport& report) {
         s.update.median * 1e9 / static_cast<double>(s.bytes_per_element), s.bytes_per_element,
         s.update.median, s.update.least, s.update.most, s.plain.median, s.plain.least, s.plain.most,
         s.ratio.median, s.ratio.least, s.ratio.most);
+    if (device.has_value()) {
+      absl::StrAppendFormat(
+          &text, "            %.2f times the updater of %s, which reads %.2f GB/s\n",
+          RatioTo(*device, report), device->hardware, device->bytes_per_second / 1e9);
+    }
   }
   absl::StrAppend(&text, "ok: ", report.ok() ? "true" : "false", "\n");
   return text;
 }
 
-std::string CheckJson(const PluginReport& report) {
+std::string CheckJson(const PluginReport& report, const std::optional<DeviceUpdater>& device) {
   nlohmann::ordered_json object;
   object["name"] = report.name;
   object["sha256"] = report.sha256;
@@ -155,6 +183,11 @@ std::string CheckJson(const PluginReport& report) {
                        {"update_gb_per_s", JsonOf(s.update)},
                        {"plain_gb_per_s", JsonOf(s.plain)},
                        {"ratio", JsonOf(s.ratio)}};
+    if (device.has_value()) {
+      object["device"] = {{"hardware", device->hardware},
+                          {"updater_gb_per_s", device->bytes_per_second / 1e9},
+                          {"ratio", RatioTo(*device, report)}};
+    }
   }
   object["ok"] = report.ok();
   return object.dump(2) + "\n";
@@ -177,6 +210,9 @@ absl::Status RunUpdater(const std::vector<std::string>& arguments) {
   check->add_option("FILE", file, "the shared object")->required();
   bool json = false;
   check->add_flag("--json", json, "as a JSON object");
+  std::string hardware;
+  check->add_option("--hardware", hardware,
+                    "compares its speed with the updater of these machines' devices");
   double deadline = 60;
   check->add_option("--deadline", deadline, "seconds until the checks are ended (default 60)")
       ->check(CLI::Range(0.1, 86400.0));
@@ -185,7 +221,7 @@ absl::Status RunUpdater(const std::vector<std::string>& arguments) {
     std::fputs(help.c_str(), stdout);
     return absl::OkStatus();
   }
-  if (check->parsed()) return RunCheck(file, deadline, json);
+  if (check->parsed()) return RunCheck(file, deadline, hardware, json);
   if (show->parsed()) {
     EPS_ASSIGN_OR_RETURN(const PluginReport report, DescribePlugin(file, OptionsOf(deadline)));
     std::fputs(DescriptionText(report).c_str(), stdout);

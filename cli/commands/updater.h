@@ -5,6 +5,7 @@
 // (docs/guides/write_an_updater.md). Needs no servers and no model. None of them runs code of the
 // plug-in in this process.
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,11 +25,17 @@ absl::Status RunUpdater(const std::vector<std::string>& arguments);
 // base/files.
 absl::Status WriteNewUpdater(const std::string& name, const std::string& out);
 
+// The updater of a storage device, to compare a plug-in with.
+struct DeviceUpdater {
+  std::string hardware;         // the description of machines that has it
+  double bytes_per_second = 0;  // of gradients and state that it reads
+};
+
 // Return what a plug-in says of itself, and what checks have found: as lines of text, or as a JSON
-// object.
+// object. The latter compare a measurement with `device`, if there is one.
 std::string DescriptionText(const PluginReport& report);
-std::string CheckText(const PluginReport& report);
-std::string CheckJson(const PluginReport& report);
+std::string CheckText(const PluginReport& report, const std::optional<DeviceUpdater>& device);
+std::string CheckJson(const PluginReport& report, const std::optional<DeviceUpdater>& device);
 
 }  // namespace eps
 

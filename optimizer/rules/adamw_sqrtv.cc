@@ -75,8 +75,13 @@ struct SqrtVLoop {
     const auto a = hn::Mul(hn::Set(wide, s.sqrt_beta2), hn::PromoteTo(wide, hn::LoadU(d, root)));
     const auto b = hn::Mul(hn::Set(wide, s.sqrt_one_minus_beta2), hn::PromoteTo(wide, g));
     const auto sum = hn::Sqrt(hn::Add(hn::Mul(a, a), hn::Mul(b, b)));
-#if HWY_TARGET == HWY_SCALAR  // its DemoteTo turns an infinity into the largest float
-    const auto r = hn::Set(d, static_cast<float>(hn::GetLane(sum)));
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+    // Their DemoteTo turns an infinity into the largest float.
+    double sums[hn::MaxLanes(wide)];
+    float roots[hn::MaxLanes(wide)];
+    hn::StoreU(sum, wide, sums);
+    for (size_t i = 0; i < hn::MaxLanes(wide); ++i) roots[i] = static_cast<float>(sums[i]);
+    const auto r = hn::LoadU(d, roots);
 #else
     const auto r = hn::DemoteTo(d, sum);
 #endif

@@ -52,7 +52,13 @@ class UpdaterTest(runs.RunTest):
                      "parameter alpha: 0 to 0.999999, usually 0.99"]:
             self.assertIn(line + "\n", said)
 
-        said = json.loads(self.eps("updater", "check", file, "--json"))
+        said = json.loads(self.eps("updater", "check", file, "--json",
+                                   "--hardware=a5000_smartssd_6"))
+        speed, device = said["speed"], said["device"]
+        # RMSProp moves 20 bytes for an element and reads 12 of them; that updater reads 8.2 GB/s.
+        self.assertEqual((speed["bytes_per_element"], device["updater_gb_per_s"]), (20, 8.2))
+        self.assertAlmostEqual(device["ratio"],
+                               speed["update_gb_per_s"]["median"] * 12 / 20 / 8.2)
         self.assertEqual((said["name"], said["sha256"], said["ok"]), ("my_rule2", digest, True))
         self.assertEqual([check["name"] for check in said["checks"]],
                          ["bounds", "splits", "alignment", "threads", "values", "parameters",

@@ -9,6 +9,7 @@
 #include "storage/csd/device_core.h"
 #include "storage/csd/kernels/chunk_kernels.h"
 #include "storage/csd/process/device_process.h"
+#include "storage/csd/testing/held_stores.h"
 
 namespace eps {
 namespace {
@@ -34,6 +35,7 @@ std::unique_ptr<Device> DeviceRig::OpenDevice(const std::string& name, const Job
     std::unique_ptr<DeviceCore> device =
         *DeviceCore::Open(core, host_.blocking(), &pool_, &account_);
     device->UseKernels(*csd::ChunkKernels::New(spec, &account_));
+    if (options_.holds_stores) return std::make_unique<HeldStores>(std::move(device));
     return device;
   }
   DeviceProcessOptions options;

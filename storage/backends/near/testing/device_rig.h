@@ -37,6 +37,7 @@ struct RigOptions {
   bool hands_buffers_over = false;
   bool encodes_weights = true;
   bool reads_weights_back = false;
+  bool holds_stores = false;  // of devices in this process: HeldStores
   // Where reduced gradients of mode sealed wait: in device memory, else on the medium; or, if not
   // on_disk, in memory of the host.
   bool gradients_in_memory = false;
