@@ -147,7 +147,9 @@ TEST_F(OptimizerConversionTest, SavesACheckpointOfTheNewJob) {
   const std::vector<ChunkId> all = (*read)->ChunksOf(ShardId(0), 1);
   // A residual that was never written is zero in a checkpoint.
   std::map<std::tuple<ChunkId, StageId, PartId>, std::string> residuals;
-  for (const CutResidual& r : *(*read)->ReadResiduals(all)) {
+  const auto read_residuals = (*read)->ReadResiduals(all);
+  ASSERT_TRUE(read_residuals.ok()) << read_residuals.status();
+  for (const CutResidual& r : *read_residuals) {
     residuals[{r.chunk, r.use, r.part}] = std::string(r.bytes.view());
   }
   const std::vector<CutResidual> expected = *(*converted)->ReadResiduals(all);
