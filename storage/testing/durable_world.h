@@ -18,6 +18,7 @@
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 #include "storage/backends/durable_backend.h"
+#include "storage/backends/near/device_use.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/device_disk.h"
 #include "storage/csd/kernel_runner.h"
@@ -82,6 +83,7 @@ struct DurableKind {
   decltype(&NewNvmeBackend) make;
   uint32_t drives = 0;   // 0: the slots are in DurableWorld::folder
   bool devices = false;  // the drives are devices, which update
+  DeviceUse use = {};    // of the devices
 };
 inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
 inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
@@ -90,6 +92,11 @@ inline constexpr DurableKind kInDramWithDrives = {"DramWithDrives", true, &NewDu
                                                   2};
 inline constexpr DurableKind kOnDrives = {"Drives", false, &NewNvmeBackend, 3};
 inline constexpr DurableKind kInDevices = {"Devices", false, &NewNvmeBackend, 2, true};
+// The ways of Smart-Infinity: one set of buffers, and weights that come up in FP32 from the medium.
+inline constexpr DurableKind kInNaiveDevices = {
+    "NaiveDevices", false, &NewNvmeBackend, 2, true, {1, false, false, false, true}};
+inline constexpr DurableKind kInHandoverDevices = {
+    "HandoverDevices", false, &NewNvmeBackend, 2, true, {1, true, false, false, true}};
 
 // The disk, its tasks, and the arguments of every process on it.
 struct DurableWorld {
@@ -252,6 +259,7 @@ class DurableProcess {
     options->disk = device_disk_.get();
     options->blocking_disk_or_null = nullptr;
     options->devices_or_null = device_disk_;
+    options->device_use = world_->kind.use;
     return absl::OkStatus();
   }
 
