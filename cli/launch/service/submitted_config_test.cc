@@ -34,6 +34,8 @@ TEST(SubmittedConfig, NamesKeysOfMachinesAndFolders) {
       {"checkpoint.dir: /x\n", "job.yaml:1: checkpoint.dir: "},
       {"checkpoint:\n  on_saved: rm -r /\n", "job.yaml:2: checkpoint.on_saved: "},
       {"checkpoint.on-saved: rm -r /\n", "job.yaml:1: checkpoint.on_saved: "},
+      {"optimizer:\n  name: plugin\n  plugin: /x.so\n", "job.yaml:3: optimizer.plugin: "},
+      {"optimizer.plugin: /x.so\n", "job.yaml:1: optimizer.plugin: "},
       {"training:\n  stepps: 3\n", "did you mean training.steps?"},
       {"training: [", "not YAML"},
   };
