@@ -82,12 +82,9 @@ double RatioTo(const DeviceUpdater& device, const PluginReport& report) {
 // Returns the updater of the storage devices of some machines; nothing if none are named.
 absl::StatusOr<std::optional<DeviceUpdater>> FindDevice(const std::string& name) {
   if (name.empty()) return std::nullopt;
-  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(name));
-  if (!hardware.has_updating_storage()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--hardware: ", name, " has no storage of kind csd"));
-  }
-  return DeviceUpdater{name, hardware.servers.front().storage->update.value()};
+  EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage,
+                       ReadUpdatingStorage("--hardware", name));
+  return DeviceUpdater{name, storage.update.value()};
 }
 
 absl::Status RunCheck(const std::string& path, double deadline, const std::string& hardware,

@@ -64,12 +64,8 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
 // Gives the devices the rates of the storage that a description of machines has.
 absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
   if (config.rates.empty()) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(config.rates));
-  if (!hardware.has_updating_storage()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("storage.csd.rates: ", config.rates, " has no storage of kind csd"));
-  }
-  const planner::StorageDevices& storage = *hardware.servers.front().storage;
+  EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage,
+                       ReadUpdatingStorage("storage.csd.rates", config.rates));
   const auto scaled = [&](planner::BytesPerSecond rate) {
     return std::isfinite(rate.value()) ? rate.value() / config.rate_scale : 0;
   };

@@ -9,6 +9,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizer/plugin/plugin_parameters.h"
+#include "optimizer/plugin/testing/objects.h"
 #include "optimizer/plugin/updater_plugin.h"
 #include "optimizer/update_rule.h"
 
@@ -20,8 +21,7 @@ using testing::HasSubstr;
 using testing::Pair;
 
 const UpdaterPlugin& Rmsprop() {
-  static const UpdaterPlugin* const plugin =
-      *LoadUpdaterPlugin("optimizer/plugin/template/rmsprop.so");
+  static const UpdaterPlugin* const plugin = *LoadUpdaterPlugin(kGoodUpdater);
   return *plugin;
 }
 

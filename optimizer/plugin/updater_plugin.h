@@ -41,7 +41,7 @@ struct UpdaterPlugin : PluginDescription {
 // Loads the object in the file `path`, unless its bytes are loaded already. This runs code of the
 // object, with all rights of this process. The file is read once: what is loaded is what was
 // hashed, even if the file changes meanwhile. With an `expected_sha256` (64 hexadecimal digits), no
-// code of a file with another digest runs.
+// code of a file with another digest runs. Thread-safe.
 //
 // Errors begin with the path. NotFound or PermissionDenied for the file; InvalidArgument if it is
 // no shared object for this machine, does not export eps_updater_v1, has another version of the

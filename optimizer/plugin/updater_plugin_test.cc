@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "optimizer/plugin/testing/objects.h"
 
 namespace eps {
 namespace {
@@ -22,12 +23,6 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
-
-constexpr char kGood[] = "optimizer/plugin/template/rmsprop.so";
-
-std::string Bad(const std::string& name) {
-  return absl::StrCat("optimizer/plugin/testing/bad_", name, ".so");
-}
 
 std::string InTmp(const std::string& name) { return testing::TempDir() + "/" + name; }
 
@@ -51,7 +46,7 @@ struct Refused {
 class RefusedTest : public testing::TestWithParam<Refused> {};
 
 TEST_P(RefusedTest, SaysWhy) {
-  const std::string path = Bad(GetParam().bad);
+  const std::string path = BadUpdater(GetParam().bad);
   const absl::Status status = LoadUpdaterPlugin(path).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
   EXPECT_THAT(std::string(status.message()),
@@ -74,10 +69,10 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return std::string(info.param.bad); });
 
 TEST(UpdaterPluginTest, LoadsAnUpdater) {
-  const auto plugin = LoadUpdaterPlugin(kGood);
+  const auto plugin = LoadUpdaterPlugin(kGoodUpdater);
   ASSERT_TRUE(plugin.ok()) << plugin.status();
   EXPECT_EQ((*plugin)->name, "rmsprop");
-  EXPECT_EQ((*plugin)->path, kGood);
+  EXPECT_EQ((*plugin)->path, kGoodUpdater);
   EXPECT_THAT((*plugin)->fields, ElementsAre("square_avg"));
   ASSERT_EQ((*plugin)->parameters.size(), 2U);
   EXPECT_EQ((*plugin)->parameters[0].name, "alpha");
@@ -108,7 +103,7 @@ TEST(UpdaterPluginTest, OtherFilesAreRefused) {
   EXPECT_EQ(code_of(InTmp("empty.so")), absl::StatusCode::kInvalidArgument);
   WriteAll(InTmp("text.so"), "not an object");
   EXPECT_EQ(code_of(InTmp("text.so")), absl::StatusCode::kInvalidArgument);
-  const std::string whole = ReadAll(kGood);
+  const std::string whole = ReadAll(kGoodUpdater);
   for (const size_t size : {size_t{10}, size_t{64}, size_t{1000}, whole.size() / 2}) {
     WriteAll(InTmp("cut.so"), whole.substr(0, size));
     EXPECT_EQ(code_of(InTmp("cut.so")), absl::StatusCode::kInvalidArgument);
@@ -123,21 +118,21 @@ TEST(UpdaterPluginTest, NoCodeOfAnotherFileRuns) {
   std::remove(trace.c_str());
   setenv("EPS_TRACE", trace.c_str(), /*overwrite=*/1);
   const std::string expected(64, 'a');
-  const absl::Status status = LoadUpdaterPlugin(Bad("constructor"), expected).status();
+  const absl::Status status = LoadUpdaterPlugin(BadUpdater("constructor"), expected).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr(expected));
   EXPECT_NE(access(trace.c_str(), F_OK), 0) << "its constructor ran";
   // The expected file does run it: the trace works.
-  const auto plugin = LoadUpdaterPlugin(Bad("constructor"));
+  const auto plugin = LoadUpdaterPlugin(BadUpdater("constructor"));
   ASSERT_TRUE(plugin.ok()) << plugin.status();
   EXPECT_EQ(access(trace.c_str(), F_OK), 0);
-  EXPECT_TRUE(LoadUpdaterPlugin(Bad("constructor"), (*plugin)->sha256).ok());
+  EXPECT_TRUE(LoadUpdaterPlugin(BadUpdater("constructor"), (*plugin)->sha256).ok());
 }
 
 TEST(UpdaterPluginTest, EqualBytesAreLoadedOnce) {
-  const auto first = LoadUpdaterPlugin(kGood);
+  const auto first = LoadUpdaterPlugin(kGoodUpdater);
   ASSERT_TRUE(first.ok()) << first.status();
-  WriteAll(InTmp("copy.so"), ReadAll(kGood));
+  WriteAll(InTmp("copy.so"), ReadAll(kGoodUpdater));
   const auto second = LoadUpdaterPlugin(InTmp("copy.so"));
   ASSERT_TRUE(second.ok()) << second.status();
   EXPECT_EQ(*first, *second);
@@ -147,10 +142,10 @@ TEST(UpdaterPluginTest, EqualBytesAreLoadedOnce) {
 
 TEST(UpdaterPluginTest, AReplacedFileIsAnotherPlugin) {
   const std::string path = InTmp("replaced.so");
-  WriteAll(path, ReadAll(kGood));
+  WriteAll(path, ReadAll(kGoodUpdater));
   const auto old = LoadUpdaterPlugin(path);
   ASSERT_TRUE(old.ok()) << old.status();
-  WriteAll(path, ReadAll(Bad("nothing")));  // in place: a mapped file would change
+  WriteAll(path, ReadAll(BadUpdater("nothing")));  // in place: a mapped file would change
   const auto fresh = LoadUpdaterPlugin(path);
   ASSERT_TRUE(fresh.ok()) << fresh.status();
   EXPECT_NE(*old, *fresh);

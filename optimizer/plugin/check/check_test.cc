@@ -8,6 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizer/plugin/check/plugin_check.h"
+#include "optimizer/plugin/testing/objects.h"
 
 namespace eps {
 namespace {
@@ -24,12 +25,6 @@ PluginCheckOptions Options() {
   options.speed_elements = 0;
   return options;
 }
-
-std::string Bad(const std::string& name) {
-  return absl::StrCat("optimizer/plugin/testing/bad_", name, ".so");
-}
-
-constexpr char kGood[] = "optimizer/plugin/template/rmsprop.so";
 
 std::string OutcomesOf(const PluginReport& report) {
   std::string text;
@@ -56,7 +51,7 @@ class PlantedTest : public testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedTest, FailsItsCheck) {
   const auto& [bad, check, words] = GetParam();
-  const auto report = CheckPlugin(Bad(bad), Options());
+  const auto report = CheckPlugin(BadUpdater(bad), Options());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_FALSE(report->ok());
   EXPECT_EQ(report->name, "bad_updater");
@@ -98,7 +93,7 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 TEST(CheckTest, GoodUpdatersPass) {
-  for (const std::string& path : {std::string(kGood), Bad("nothing")}) {
+  for (const std::string& path : {std::string(kGoodUpdater), BadUpdater("nothing")}) {
     const auto report = CheckPlugin(path, Options());
     ASSERT_TRUE(report.ok()) << report.status();
     EXPECT_TRUE(report->ok()) << OutcomesOf(*report);
@@ -108,14 +103,14 @@ TEST(CheckTest, GoodUpdatersPass) {
 }
 
 TEST(CheckTest, OtherChecksRunAfterAFinding) {
-  const auto report = CheckPlugin(Bad("alignment"), Options());
+  const auto report = CheckPlugin(BadUpdater("alignment"), Options());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(OutcomesOf(*report), AllOf(HasSubstr("splits passed"), HasSubstr("alignment failed"),
                                          HasSubstr("values passed"), HasSubstr("mode passed")));
 }
 
 TEST(CheckTest, ChecksAfterADeathDoNotRun) {
-  const auto report = CheckPlugin(Bad("file"), Options());
+  const auto report = CheckPlugin(BadUpdater("file"), Options());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(OutcomesOf(*report), AllOf(HasSubstr("bounds failed"), HasSubstr("splits not run"),
                                          HasSubstr("mode not run")));
@@ -124,11 +119,11 @@ TEST(CheckTest, ChecksAfterADeathDoNotRun) {
 TEST(CheckTest, AnEndlessLoopEndsAtTheDeadline) {
   PluginCheckOptions options = Options();
   options.deadline = std::chrono::milliseconds(1500);
-  const auto report = CheckPlugin(Bad("loop"), options);
+  const auto report = CheckPlugin(BadUpdater("loop"), options);
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_THAT(report->checks[0].finding,
               HasSubstr("did not end within 1.5 s, at update, length 1, "));
-  const auto loading = CheckPlugin(Bad("load_loop"), options);
+  const auto loading = CheckPlugin(BadUpdater("load_loop"), options);
   EXPECT_EQ(loading.status().code(), absl::StatusCode::kInvalidArgument) << loading.status();
   EXPECT_THAT(std::string(loading.status().message()),
               HasSubstr("bad_load_loop.so: while it was loaded, its process did not end within"));
@@ -137,7 +132,7 @@ TEST(CheckTest, AnEndlessLoopEndsAtTheDeadline) {
 TEST(CheckTest, MeasuresGoodUpdaters) {
   PluginCheckOptions options = Options();
   options.speed_elements = 100'003;
-  const auto report = CheckPlugin(kGood, options);
+  const auto report = CheckPlugin(kGoodUpdater, options);
   ASSERT_TRUE(report.ok()) << report.status();
   ASSERT_TRUE(report->speed.has_value()) << OutcomesOf(*report);
   EXPECT_EQ(report->speed->elements, 100'003U);
@@ -150,7 +145,7 @@ TEST(CheckTest, MeasuresGoodUpdaters) {
 }
 
 TEST(CheckTest, DescribesWithoutChecks) {
-  const auto report = DescribePlugin(kGood, Options());
+  const auto report = DescribePlugin(kGoodUpdater, Options());
   ASSERT_TRUE(report.ok()) << report.status();
   EXPECT_EQ(report->name, "rmsprop");
   EXPECT_EQ(report->sha256.size(), 64U);
@@ -170,14 +165,14 @@ TEST(CheckTest, BadObjectsAreErrors) {
   };
   EXPECT_EQ(code("gone.so"), absl::StatusCode::kNotFound);
   EXPECT_EQ(code(Options().child[0]), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(Bad("symbol")), absl::StatusCode::kInvalidArgument);
-  EXPECT_EQ(code(Bad("load_abort")), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(BadUpdater("symbol")), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(code(BadUpdater("load_abort")), absl::StatusCode::kInvalidArgument);
 }
 
 TEST(CheckTest, AMissingChildIsInternal) {
   PluginCheckOptions options = Options();
   options.child = {"gone"};
-  EXPECT_EQ(CheckPlugin(kGood, options).status().code(), absl::StatusCode::kInternal);
+  EXPECT_EQ(CheckPlugin(kGoodUpdater, options).status().code(), absl::StatusCode::kInternal);
 }
 
 }  // namespace

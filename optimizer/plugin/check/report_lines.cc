@@ -11,14 +11,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/plugin_spec.h"
 #include "optimizer/plugin/eps_updater.h"
 
 namespace eps {
 namespace {
 
 constexpr size_t kMaxRounds = 100;
-constexpr size_t kDigestDigits = 64;
-constexpr size_t kMaxNameLength = 63;
 
 absl::Status Garbage(absl::string_view line) {
   return absl::InvalidArgumentError(
@@ -31,13 +30,6 @@ std::string Printable(absl::string_view text) {
     if (!absl::ascii_isprint(c)) c = '?';
   }
   return printable;
-}
-
-// The child has checked names already; this is about text that the plug-in may have written itself.
-bool IsName(absl::string_view text, size_t most = kMaxNameLength) {
-  return !text.empty() && text.size() <= most && std::all_of(text.begin(), text.end(), [](char c) {
-    return absl::ascii_isalnum(c) || c == '_';
-  });
 }
 
 // Splits off the first word of a line.
@@ -114,16 +106,17 @@ absl::Status ReportReader::TakeLine(absl::string_view line) {
 
 absl::Status ReportReader::TakeDescription(absl::string_view word, absl::string_view rest) {
   const absl::Status garbage = Garbage(absl::StrCat(word, " ", rest));
-  if (word == "described" && report_.sha256.size() == kDigestDigits && !report_.name.empty()) {
+  if (word == "described" && !report_.sha256.empty() && !report_.name.empty()) {
     described_ = true;
     return absl::OkStatus();
   }
-  if (word == "sha256" && rest.size() == kDigestDigits && IsName(rest, kDigestDigits)) {
+  if (word == "sha256" && IsSha256(rest)) {
     report_.sha256 = std::string(rest);
     return absl::OkStatus();
   }
   const absl::string_view name = Word(&rest);
-  if (!IsName(name)) return garbage;
+  // The child has checked names already, but the plug-in may have written this line itself.
+  if (!IsPluginName(name)) return garbage;
   if (word == "name") {
     report_.name = std::string(name);
     return absl::OkStatus();
