@@ -82,8 +82,7 @@ double RatioTo(const DeviceUpdater& device, const PluginReport& report) {
 // Returns the updater of the storage devices of some machines; nothing if none are named.
 absl::StatusOr<std::optional<DeviceUpdater>> FindDevice(const std::string& name) {
   if (name.empty()) return std::nullopt;
-  EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage,
-                       ReadUpdatingStorage("--hardware", name));
+  EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage, ReadUpdatingStorage(name));
   return DeviceUpdater{name, storage.update.value()};
 }
 

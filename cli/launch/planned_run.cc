@@ -73,11 +73,13 @@ absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name) {
   return planner::ParseHardware(yaml, absl::StrCat("example ", name));
 }
 
-absl::StatusOr<planner::StorageDevices> ReadUpdatingStorage(const std::string& key,
-                                                            const std::string& name) {
+absl::StatusOr<planner::StorageDevices> ReadUpdatingStorage(const std::string& name) {
   EPS_ASSIGN_OR_RETURN(const planner::Hardware hardware, ReadHardware(name));
   if (hardware.has_updating_storage()) return *hardware.servers.front().storage;
-  return absl::InvalidArgumentError(absl::StrCat(key, ": ", name, " has no storage of kind csd"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(name,
+                   " has no storage of kind csd, which storage.csd.rates (and --hardware of "
+                   "`eps updater check`) needs"));
 }
 
 }  // namespace eps

@@ -29,10 +29,9 @@ absl::StatusOr<std::vector<std::pair<std::string, double>>> PlannedServerMemory(
 // Returns the description in the file `name`, or the example of that name. InvalidArgument if
 // `name` is empty.
 absl::StatusOr<planner::Hardware> ReadHardware(const std::string& name);
-// Returns its storage devices that update, those of the first server. InvalidArgument, with `key`,
-// if it has none.
-absl::StatusOr<planner::StorageDevices> ReadUpdatingStorage(const std::string& key,
-                                                            const std::string& name);
+// Returns its storage devices that update, those of the first server. InvalidArgument if it has
+// none.
+absl::StatusOr<planner::StorageDevices> ReadUpdatingStorage(const std::string& name);
 
 }  // namespace eps
 

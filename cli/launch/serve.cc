@@ -64,8 +64,7 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
 // Gives the devices the rates of the storage that a description of machines has.
 absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
   if (config.rates.empty()) return absl::OkStatus();
-  EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage,
-                       ReadUpdatingStorage("storage.csd.rates", config.rates));
+  EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage, ReadUpdatingStorage(config.rates));
   const auto scaled = [&](planner::BytesPerSecond rate) {
     return std::isfinite(rate.value()) ? rate.value() / config.rate_scale : 0;
   };

@@ -147,7 +147,7 @@ class NearStorageTest(runs.RunTest):
 
     def test_rates_need_devices_that_update(self):
         said = self.eps(*self.in_devices(storage__csd__rates="two_core_box"), code=64)
-        self.assertIn("storage.csd.rates: two_core_box has no storage of kind csd", said)
+        self.assertIn("two_core_box has no storage of kind csd, which storage.csd.rates", said)
 
     def test_needs_memory_for_a_chunk(self):
         said = self.eps(*self.in_devices(storage__csd__dram="4KiB"), code=71)
