@@ -113,6 +113,11 @@ absl::Status ChunkCompute::CheckUpdate(const Chunk& chunk, std::optional<Version
         absl::StrCat("update of chunk ", chunk.id.value(), ": it is frozen"));
   }
   EPS_RETURN_IF_ERROR(CheckVersion(chunk, present, request.from));
+  if (!request.trust_ratios.empty() && request.trust_ratios.size() != chunk.segments.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("update of chunk ", chunk.id.value(), ": ", request.trust_ratios.size(),
+                     " trust ratios for ", chunk.segments.size(), " segments"));
+  }
   if (request.to != request.from.Next()) {
     return absl::InvalidArgumentError(absl::StrCat("update of chunk ", chunk.id.value(),
                                                    " from version ", request.from.value(), " to ",
@@ -247,6 +252,46 @@ absl::StatusOr<ChunkCompute::Gathered> ChunkCompute::Gather(const Chunk& chunk,
   return Gathered{fp32, chunk.elements * sizeof(float)};
 }
 
+GroupScalars ChunkCompute::ScalarsOf(const Segment& segment) const {
+  GroupScalars scalars;
+  scalars.weight_decay = spec_->groups[segment.group.value()].weight_decay;
+  scalars.lr_multiplier = spec_->groups[segment.group.value()].lr_multiplier;
+  return scalars;
+}
+
+absl::StatusOr<MeasureResult> ChunkCompute::Measure(const Chunk& chunk,
+                                                    const UpdateRequest& request,
+                                                    const ChunkArrays& arrays) const {
+  std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
+  EPS_ASSIGN_OR_RETURN(const ReductionPlan plan,
+                       PlanOf(chunk, request, StoredIn(arrays), &reduced));
+  Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
+               MemoryKind::kScratch, account_);
+  const uint64_t largest = LargestPanel(chunk);
+  Buffer gradient(largest * sizeof(float), MemoryKind::kScratch, account_);
+  Buffer steps(largest * sizeof(float), MemoryKind::kScratch, account_);
+  std::vector<SquareSum> of_weights(chunk.segments.size());
+  std::vector<SquareSum> of_steps(chunk.segments.size());
+  ScopedFlushDenormals flush;
+  ForEachPanel(chunk, [&](const Panel& panel) {
+    const Segment& s = chunk.segments[panel.segment];
+    plan.Run(panel, tiles.floats(), gradient.floats());
+    const uint64_t first = panel.offset(s);
+    TileState state;
+    state.weight = arrays.weights + first;
+    for (size_t i = 0; i + 1 < arrays_; ++i) state.field[i] = arrays.array(1 + i) + first;
+    rule_->PrepareSteps(request.step, ScalarsOf(s))
+        ->Run(panel.elements(), gradient.floats(), state, steps.floats());
+    AddSquares(panel, state.weight, 1, &of_weights[panel.segment]);
+    AddSquares(panel, steps.floats(), 1, &of_steps[panel.segment]);
+  });
+  MeasureResult result;
+  for (size_t i = 0; i < chunk.segments.size(); ++i) {
+    result.segments.push_back({of_weights[i].Fold(), of_steps[i].Fold()});
+  }
+  return result;
+}
+
 absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const UpdateRequest& request,
                                                   const ChunkArrays& arrays) const {
   std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
@@ -263,8 +308,7 @@ absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const Upda
   ScopedFlushDenormals flush;
   SquareSum squares;
   ForEachPanel(chunk, [&](const Panel& panel) {
-    UpdatePanel(chunk, plan, panel, request.step, arrays, tiles.floats(), gradient.floats(),
-                encoders);
+    UpdatePanel(chunk, plan, panel, request, arrays, tiles.floats(), gradient.floats(), encoders);
     AddSquares(panel, gradient.floats(), request.norm_scale, &squares);
   });
   UpdateResult result;
@@ -276,13 +320,12 @@ absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const Upda
 }
 
 void ChunkCompute::UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
-                               const StepScalars& step, const ChunkArrays& arrays, float* tiles,
-                               float* gradient, const Encoders& encoders) const {
+                               const UpdateRequest& request, const ChunkArrays& arrays,
+                               float* tiles, float* gradient, const Encoders& encoders) const {
   const Segment& s = chunk.segments[panel.segment];
-  GroupScalars group;
-  group.weight_decay = spec_->groups[s.group.value()].weight_decay;
-  group.lr_multiplier = spec_->groups[s.group.value()].lr_multiplier;
-  const std::unique_ptr<const PreparedUpdate> prepared = rule_->Prepare(step, group);
+  GroupScalars group = ScalarsOf(s);
+  if (!request.trust_ratios.empty()) group.trust_ratio = request.trust_ratios[panel.segment];
+  const std::unique_ptr<const PreparedUpdate> prepared = rule_->Prepare(request.step, group);
   const bool in_place = plan.InPlace(panel);
   if (!in_place) plan.Run(panel, tiles, gradient);
   const auto update = [&](const ElementRange& range) {

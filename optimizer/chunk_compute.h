@@ -55,6 +55,7 @@ class ChunkCompute {
   static absl::StatusOr<ChunkCompute> New(const JobSpec& spec, MemoryAccount* account,
                                           Updates updates = Updates::kHere);
 
+  bool adapts() const { return RowOf(spec_->optimizer.name).adapts; }
   size_t arrays() const { return arrays_; }  // weights and state fields of a chunk not frozen
 
   // FailedPrecondition with both versions unless `present` is `wanted`, or the chunk is frozen and
@@ -90,6 +91,10 @@ class ChunkCompute {
   // reduced gradient in memory.
   absl::StatusOr<Gathered> Gather(const Chunk& chunk, const UpdateRequest& request,
                                   absl::Span<uint8_t> into) const;
+  // Measures the segments for their trust ratios. The sums have SquareSum's order, tile by tile.
+  // REQUIRES what Update does, and an optimizer that adapts.
+  absl::StatusOr<MeasureResult> Measure(const Chunk& chunk, const UpdateRequest& request,
+                                        const ChunkArrays& arrays) const;
   // REQUIRES Updates::kHere; CheckUpdate; and the room with its bytes for a gradient that is not in
   // memory. An error leaves the arrays as they were.
   absl::StatusOr<UpdateResult> Update(const Chunk& chunk, const UpdateRequest& request,
@@ -107,13 +112,15 @@ class ChunkCompute {
         arrays_(1 + StateFields(spec.optimizer).size()),
         account_(account) {}
 
+  // The numbers of the segment's parameter group.
+  GroupScalars ScalarsOf(const Segment& segment) const;
   // The options for encoding the weights of `version`: a function of (spec, version, chunk), so
   // that every reader gets equal bytes.
   EncodeOptions OptionsOfWeights(const Chunk& chunk, Version version, Axis axis) const;
   // Reduces a panel to `gradient`, updates it and encodes its new weights; `tiles` are the plan's
   // buffers.
   void UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
-                   const StepScalars& step, const ChunkArrays& arrays, float* tiles,
+                   const UpdateRequest& request, const ChunkArrays& arrays, float* tiles,
                    float* gradient, const Encoders& encoders) const;
 
   const JobSpec* spec_;

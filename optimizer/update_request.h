@@ -38,6 +38,8 @@ struct UpdateRequest {
   std::shared_ptr<const ReducedGradient> reduced;
   uint32_t parts = 1;
   StepScalars step;
+  // One for each segment of the chunk, if the optimizer adapts. Update only.
+  std::vector<double> trust_ratios;
   // Scales the gradient in UpdateResult::sum_squares: 2^k / tokens, without the clip factor that
   // StepScalars::grad_scale contains.
   float norm_scale = 1;
@@ -48,6 +50,17 @@ struct UpdateRequest {
     Axis axis = Axis::kRow;
   };
   std::vector<Encode> encode;
+};
+
+// The sums of squares of a segment, from which its tensor's trust ratio is made.
+struct SegmentSquares {
+  double weights = 0;
+  double steps = 0;  // of what learning rate and trust ratio multiply
+};
+
+// The result of Measure: one entry for each segment of the chunk.
+struct MeasureResult {
+  std::vector<SegmentSquares> segments;
 };
 
 // The result of an update or of Reduce.

@@ -27,10 +27,11 @@ struct StepScalars {
   uint64_t update = 0;  // t, 1-based
 };
 
-// The numbers of a parameter group.
+// The numbers of a tensor: those of its parameter group, and its trust ratio.
 struct GroupScalars {
   double weight_decay = 0;
   double lr_multiplier = 1;  // of StepScalars::lr
+  double trust_ratio = 1;    // scales the step, if the optimizer adapts
 };
 
 // A tile's weights and its state, the fields in the order of StateFields (base/job/optimizers.h),
@@ -50,6 +51,16 @@ class PreparedUpdate {
   virtual void Run(size_t n, const float* grad, const TileState& state) const = 0;
 };
 
+// The steps of an optimizer that adapts, before a trust ratio scales them. Immutable, thread-safe.
+class PreparedSteps {
+ public:
+  virtual ~PreparedSteps() = default;
+  // Writes what learning rate and trust ratio would multiply in an update of `n` elements to
+  // steps[0, n), which overlaps nothing else. Changes no state. `state.ld` is not used. The calling
+  // thread must hold ScopedFlushDenormals.
+  virtual void Run(size_t n, const float* grad, const TileState& state, float* steps) const = 0;
+};
+
 // How an optimizer updates weights and state from a gradient. Immutable, thread-safe.
 class UpdateRule {
  public:
@@ -64,6 +75,12 @@ class UpdateRule {
   // gradient is in a cache. It may outlive the rule.
   virtual std::unique_ptr<const PreparedUpdate> Prepare(const StepScalars& step,
                                                         const GroupScalars& group) const = 0;
+  // Returns what computes the steps of one group, which outlives the rule. Null unless the
+  // optimizer adapts (OptimizerRow). `group.trust_ratio` is not used.
+  virtual std::unique_ptr<const PreparedSteps> PrepareSteps(const StepScalars& /*step*/,
+                                                            const GroupScalars& /*group*/) const {
+    return nullptr;
+  }
 };
 
 // The implementation of a rule. Both give the same bits on every machine, unless a result is NaN

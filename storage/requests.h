@@ -60,6 +60,14 @@ struct ReduceRequest {
   UpdateRequest update;
 };
 
+// Measures the chunk for the trust ratios of its tensors, with the gradient and the numbers of
+// `update`, whose `trust_ratios` are not used. Completes with MeasureResult. Changes nothing.
+// REQUIRES an optimizer that adapts; otherwise aborts the process. FailedPrecondition and
+// InvalidArgument as an update.
+struct MeasureRequest {
+  UpdateRequest update;
+};
+
 // ---- Operations of the shard's cuts. REQUIRES caps().durable; otherwise Submit aborts the
 // process. If an I/O error occurs in one of these operations or in an update, the operation
 // completes with DataLoss (bad checksum; names file and offset) or Internal (device error; names
@@ -125,7 +133,7 @@ struct LogRequest {
 struct ReadLogRequest {};
 
 using ChunkRequest = std::variant<ReadRequest, ReadStateRequest, WriteStateRequest,
-                                  InitializeRequest, ReduceRequest, UpdateRequest>;
+                                  InitializeRequest, ReduceRequest, UpdateRequest, MeasureRequest>;
 using DurableRequest =
     std::variant<CutRequest, QuiesceRequest, RecoverRequest, RestoreRequest, PromiseRequest,
                  ScrubRequest, StartLogRequest, LogRequest, ReadLogRequest>;

@@ -31,7 +31,7 @@ struct ScrubResult {
 using BackendValue =
     std::variant<absl::monostate, Bytes, UpdateResult, std::shared_ptr<const RecoveredState>,
                  std::shared_ptr<const CutContent>, ScrubResult,
-                 std::shared_ptr<const std::vector<LogEntry>>>;
+                 std::shared_ptr<const std::vector<LogEntry>>, MeasureResult>;
 
 // The outcome of an operation. If `status` is not OK, nothing was changed.
 struct BackendDone {

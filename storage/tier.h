@@ -43,6 +43,9 @@ struct ChunkOp {
   std::shared_ptr<const ReducedGradient> gradient;
   // The update that it makes, if any; `work` owns it. A tier may make it instead of calling `work`.
   const UpdateRequest* update = nullptr;
+  // The update that it measures for, if any; `work` owns it. A tier may measure instead of calling
+  // `work`.
+  const UpdateRequest* measure = nullptr;
   // The weights that it encodes, if any; `work` owns it. A tier may do so instead of calling
   // `work`.
   const ReadRequest* read = nullptr;
@@ -55,6 +58,7 @@ struct ChunkOp {
   void DropInputs() {
     check = nullptr;
     update = nullptr;
+    measure = nullptr;
     read = nullptr;
     work = nullptr;
     state = Bytes();

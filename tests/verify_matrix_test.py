@@ -105,6 +105,8 @@ class VerifyMatrix(unittest.TestCase):
                 ("sgd", {"optimizer__momentum": 0.9, "optimizer__dampening": 0.5}),
                 ("sgd_smartinfinity", {"optimizer__momentum": 0.9}),
                 ("adam", {}), ("adamw_sqrtv", {}), ("lion", {"optimizer__lr": 1e-4}),
+                ("lamb", {"optimizer__lr": 0.01}),
+                ("lamb", {"optimizer__lr": 0.01, "optimizer__always_adapt": "true"}),
                 ("adagrad", {"optimizer__lr_decay": 0.1}), ("adagrad_smartinfinity", {})):
             with self.subTest(name=name, **settings):
                 self.verify(optimizer__name=name, training__clip="exact", training__parts=2,

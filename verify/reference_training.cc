@@ -13,6 +13,7 @@
 #include "base/job/schedule.h"
 #include "base/numerics/flush_denormals.h"
 #include "base/status_macros.h"
+#include "optimizer/trust_ratio.h"
 #include "verify/tree_sum.h"
 
 namespace eps {
@@ -284,24 +285,72 @@ StepScalars ReferenceTraining::Scalars(double scale, double norm) const {
   return scalars;
 }
 
-void ReferenceTraining::Update(const TensorValues& gradient, const StepScalars& scalars) {
-  double largest_decay = 0;
-  for (const ParameterGroup& group : spec_.groups) {
-    largest_decay = std::max(largest_decay, group.weight_decay);
+GroupScalars ReferenceTraining::GroupOf(size_t tensor) const {
+  const ParameterGroup& own = spec_.groups[spec_.tensors[tensor].group.value()];
+  GroupScalars group;
+  group.weight_decay = own.weight_decay;
+  group.lr_multiplier = own.lr_multiplier;
+  if (plant_ != Plant::kDecayOnBias) return group;
+  for (const ParameterGroup& each : spec_.groups) {
+    group.weight_decay = std::max(group.weight_decay, each.weight_decay);
   }
+  return group;
+}
+
+TileState ReferenceTraining::StateOf(size_t tensor) {
+  TileState state;
+  state.weight = state_[0][tensor].data();
+  for (size_t i = 1; i < state_.size(); ++i) state.field[i - 1] = state_[i][tensor].data();
+  state.ld = spec_.tensors[tensor].cols;
+  return state;
+}
+
+// Sums squares as Norm does, but each tensor for itself: by segments, then over its chunks in their
+// order.
+std::vector<double> ReferenceTraining::TrustRatios(const TensorValues& gradient,
+                                                   const StepScalars& scalars) {
+  std::vector<double> ratios(spec_.tensors.size(), 1.0);
+  if (!RowOf(spec_.optimizer.name).adapts) return ratios;
+  TensorValues steps(spec_.tensors.size());
+  for (size_t t = 0; t < steps.size(); ++t) {
+    steps[t].resize(gradient[t].size());
+    rule_->PrepareSteps(scalars, GroupOf(t))
+        ->Run(steps[t].size(), gradient[t].data(), StateOf(t), steps[t].data());
+  }
+  std::vector<double> weight_sums(steps.size(), 0.0), step_sums(steps.size(), 0.0);
+  for (const Chunk& chunk : chunks_.chunks()) {
+    if (chunk.frozen) continue;
+    std::vector<SquareSum> of_weights(chunk.segments.size()), of_steps(chunk.segments.size());
+    ForEachTile(chunk, [&](const Tile& tile) {
+      const Segment& s = chunk.segments[tile.segment];
+      const uint64_t first = s.tensor_offset + uint64_t{tile.row} * s.cols + tile.col;
+      const size_t t = s.tensor.value();
+      of_weights[tile.segment].Add(weights()[t].data() + first, tile.rows, tile.cols, s.cols, 1);
+      of_steps[tile.segment].Add(steps[t].data() + first, tile.rows, tile.cols, s.cols, 1);
+    });
+    for (size_t i = 0; i < chunk.segments.size(); ++i) {
+      weight_sums[chunk.segments[i].tensor.value()] += of_weights[i].Fold();
+      step_sums[chunk.segments[i].tensor.value()] += of_steps[i].Fold();
+    }
+  }
+  for (size_t t = 0; t < steps.size(); ++t) {
+    const ParameterGroup& group = spec_.groups[spec_.tensors[t].group.value()];
+    if (HasTrustRatio(spec_.optimizer, group)) {
+      ratios[t] = TrustRatio({weight_sums[t], step_sums[t]});
+    }
+  }
+  return ratios;
+}
+
+void ReferenceTraining::Update(const TensorValues& gradient, const StepScalars& scalars) {
+  const std::vector<double> ratios = TrustRatios(gradient, scalars);
   for (size_t t = 0; t < spec_.tensors.size(); ++t) {
     const TensorSpec& tensor = spec_.tensors[t];
     if (spec_.IsFrozen(TensorId(static_cast<uint32_t>(t)))) continue;
-    GroupScalars group;
-    group.weight_decay = plant_ == Plant::kDecayOnBias
-                             ? largest_decay
-                             : spec_.groups[tensor.group.value()].weight_decay;
-    group.lr_multiplier = spec_.groups[tensor.group.value()].lr_multiplier;
-    TileState state;
-    state.weight = state_[0][t].data();
-    for (size_t i = 1; i < state_.size(); ++i) state.field[i - 1] = state_[i][t].data();
-    state.ld = tensor.cols;
-    rule_->Run(tensor.rows, tensor.cols, gradient[t].data(), tensor.cols, scalars, group, state);
+    GroupScalars group = GroupOf(t);
+    group.trust_ratio = ratios[t];
+    rule_->Run(tensor.rows, tensor.cols, gradient[t].data(), tensor.cols, scalars, group,
+               StateOf(t));
   }
 }
 

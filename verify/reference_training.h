@@ -78,6 +78,12 @@ class ReferenceTraining {
   double Norm(const TensorValues& gradient, float scale) const;
   double ClipFactor(double norm) const;
   StepScalars Scalars(double scale, double norm) const;
+  // The numbers of a tensor's group, without its trust ratio.
+  GroupScalars GroupOf(size_t tensor) const;
+  // Points at a tensor's weights and fields.
+  TileState StateOf(size_t tensor);
+  // Returns the trust ratio of each tensor; 1 for all unless the optimizer adapts.
+  std::vector<double> TrustRatios(const TensorValues& gradient, const StepScalars& scalars);
   void Update(const TensorValues& gradient, const StepScalars& scalars);
   double Rate(uint64_t update) const;
 

@@ -118,8 +118,9 @@ TEST(Config, ReferenceHasEachKeyOnce) {
   EXPECT_EQ(by_name.at("optimizer.lr").default_value, "auto");
   EXPECT_EQ(by_name.at("training.steps").type, "integer");
   EXPECT_EQ(by_name.at("optimizer.betas").default_value, "auto");
-  EXPECT_THAT(by_name.at("optimizer.betas").help,
-              HasSubstr("auto means 0.9, 0.999 for adamw, adam, adamw_sqrtv; 0.9, 0.99 for lion."));
+  EXPECT_THAT(
+      by_name.at("optimizer.betas").help,
+      HasSubstr("auto means 0.9, 0.999 for adamw, adam, adamw_sqrtv, lamb; 0.9, 0.99 for lion."));
   EXPECT_EQ(by_name.at("optimizer.nesterov").type, "flag");
   EXPECT_THAT(by_name.at("optimizer.nesterov").help, HasSubstr("auto means false."));
   EXPECT_EQ(by_name.at("worker.rpc_timeout").default_value, "60s");
@@ -190,7 +191,7 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"optimizer.groups", "[{match: a, lr: 2}]", "'lr' is unknown"},
       {"optimizer.groups", "[{match: a, lr_multiplier: x}]", "lr_multiplier: expected a finite"},
       {"optimizer.name", "adamv", "optimizer.name: 'adamv' is unknown, did you mean 'adamw'?"},
-      {"optimizer.name", "lamb", "choose one of adamw, sgd, adam, adagrad, lion, "},
+      {"optimizer.name", "adafactor", "choose one of adamw, sgd, adam, adagrad, lion, "},
       {"data.order", "shufled", "data.order: 'shufled' is unknown, did you mean 'shuffled'?"},
       {"training.clip", "laged", "training.clip: 'laged' is unknown, did you mean 'lagged'?"},
       {"training.nonfinite", "skp", "training.nonfinite: 'skp' is unknown, did you mean 'skip'?"},

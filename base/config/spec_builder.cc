@@ -33,14 +33,14 @@ absl::Status CheckBatch(uint32_t train_batch_size, const JobSpec& spec) {
                    spec.samples_per_step(), "; change one of the four, or omit train_batch_size"));
 }
 
-absl::StatusOr<TrainingSpec> Resolve(const TrainingConfig& config, const ModelSpec& model,
-                                     uint32_t workers) {
+absl::StatusOr<TrainingSpec> Resolve(const TrainingConfig& config, OptimizerName optimizer,
+                                     const ModelSpec& model, uint32_t workers) {
   TrainingSpec t;
   static_cast<TrainingSettings&>(t) = config;
   if (t.parts == 0) t.parts = workers;
   if (t.seq_len == 0) t.seq_len = FamilyOf(model.type).default_seq_len(model);
   if (t.precision == Precision::kCmp) t.nonfinite = Nonfinite::kSkip;  // overflows are ordinary
-  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t));
+  EPS_ASSIGN_OR_RETURN(t.mode, ResolveMode(config.mode, t, optimizer));
   return t;
 }
 
@@ -161,7 +161,8 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   spec.optimizer.lr = config.optimizer.lr.value_or(
       weights == StartWeights::kGiven ? kLrOfGivenWeights : kLrOfNewWeights);
   spec.optimizer.plugin = plugin;
-  EPS_ASSIGN_OR_RETURN(spec.training, Resolve(config.training, model, workers));
+  EPS_ASSIGN_OR_RETURN(spec.training,
+                       Resolve(config.training, config.optimizer.name, model, workers));
   EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
   spec.data = data;
   spec.data.order = config.data.order;

@@ -159,7 +159,7 @@ absl::Status ValidateTraining(const JobSpec& spec) {
                   "the model predicts a number, and only classes and tokens can be smoothed; leave "
                   "it out");
   }
-  return CheckLegal(t);
+  return CheckLegal(t, spec.optimizer.name);
 }
 
 bool IsIncreasing(const std::vector<uint32_t>& ids) {

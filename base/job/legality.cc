@@ -13,10 +13,11 @@ struct ModeRules {
   Mode mode;
   bool clip_none, clip_lagged, clip_exact;
   bool nonfinite_skip;
+  bool adapts;  // allows optimizers with trust ratios
 };
 constexpr ModeRules kModes[] = {
-    {Mode::kEager, true, true, false, false},
-    {Mode::kSealed, true, true, true, true},
+    {Mode::kEager, true, true, false, false, false},
+    {Mode::kSealed, true, true, true, true, true},
 };
 
 bool Allows(const ModeRules& rules, Clip clip) {
@@ -42,7 +43,11 @@ const ModeRules& RulesOf(Mode mode) {
   return kModes[0];
 }
 
-absl::Status Check(Mode mode, const TrainingSettings& settings) {
+bool Allows(const ModeRules& rules, OptimizerName optimizer) {
+  return !RowOf(optimizer).adapts || rules.adapts;
+}
+
+absl::Status Check(Mode mode, const TrainingSettings& settings, OptimizerName optimizer) {
   const Clip clip = settings.clip;
   const Nonfinite nonfinite = settings.nonfinite;
   const ModeRules& rules = RulesOf(mode);
@@ -65,6 +70,12 @@ absl::Status Check(Mode mode, const TrainingSettings& settings) {
         " exclude each other: an eager update cannot wait for the norm of the whole gradient; set "
         "training.clip=lagged (the norm of the step before) or none, or training.mode=sealed"));
   }
+  if (!Allows(rules, optimizer)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "training.mode=", NameOf(mode), " and optimizer.name=", NameOf(optimizer),
+        " exclude each other: an eager update cannot wait for the norms of whole tensors; set "
+        "training.mode=sealed, or another optimizer"));
+  }
   if (!Allows(rules, nonfinite)) {
     return absl::InvalidArgumentError(absl::StrCat(
         "training.mode=", NameOf(mode), " and training.nonfinite=", NameOf(nonfinite),
@@ -77,19 +88,25 @@ absl::Status Check(Mode mode, const TrainingSettings& settings) {
 
 }  // namespace
 
-absl::StatusOr<Mode> ResolveMode(Auto<Mode> mode, const TrainingSettings& settings) {
+absl::StatusOr<Mode> ResolveMode(Auto<Mode> mode, const TrainingSettings& settings,
+                                 OptimizerName optimizer) {
   Mode resolved = mode.value_or(Mode::kEager);
   if (!mode.has_value()) {
     for (const ModeRules& rules : kModes) {
       resolved = rules.mode;
-      if (Allows(rules, settings.clip) && Allows(rules, settings.nonfinite)) break;
+      if (Allows(rules, settings.clip) && Allows(rules, settings.nonfinite) &&
+          Allows(rules, optimizer)) {
+        break;
+      }
     }
   }
-  if (absl::Status status = Check(resolved, settings); !status.ok()) return status;
+  if (absl::Status status = Check(resolved, settings, optimizer); !status.ok()) return status;
   return resolved;
 }
 
-absl::Status CheckLegal(const TrainingSpec& training) { return Check(training.mode, training); }
+absl::Status CheckLegal(const TrainingSpec& training, OptimizerName optimizer) {
+  return Check(training.mode, training, optimizer);
+}
 
 ElementType ElementTypeOf(Precision precision) {
   switch (precision) {

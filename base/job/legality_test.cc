@@ -17,6 +17,8 @@ constexpr Auto<Mode> kAuto = std::nullopt;
 constexpr Nonfinite kHalt = Nonfinite::kHalt;
 constexpr Nonfinite kSkip = Nonfinite::kSkip;
 
+constexpr OptimizerName kOptimizer = OptimizerName::kAdamW;
+
 TEST(Legality, IsTheTableOfModes) {
   const struct {
     Auto<Mode> mode;
@@ -55,7 +57,7 @@ TEST(Legality, IsTheTableOfModes) {
     TrainingSettings settings;
     settings.clip = c.clip;
     settings.nonfinite = c.nonfinite;
-    const absl::StatusOr<Mode> mode = ResolveMode(c.mode, settings);
+    const absl::StatusOr<Mode> mode = ResolveMode(c.mode, settings, kOptimizer);
     EXPECT_EQ(mode.status().code(), c.code)
         << (c.mode.has_value() ? NameOf(*c.mode) : "auto") << " " << NameOf(c.clip);
     if (mode.ok()) {
@@ -76,7 +78,9 @@ TEST(Legality, CheckLegalAppliesTheSameTable) {
         training.mode = mode;
         training.clip = clip;
         training.nonfinite = nonfinite;
-        EXPECT_EQ(CheckLegal(training), ResolveMode(mode, training).status());
+        for (const OptimizerRow& row : Optimizers()) {
+          EXPECT_EQ(CheckLegal(training, row.name), ResolveMode(mode, training, row.name).status());
+        }
       }
     }
   }
@@ -86,13 +90,27 @@ TEST(Legality, CmpIsSealedAndSkips) {
   TrainingSettings settings;
   settings.precision = Precision::kCmp;
   settings.nonfinite = kSkip;
-  EXPECT_EQ(*ResolveMode(std::nullopt, settings), Mode::kSealed);
-  const absl::Status eager = ResolveMode(Mode::kEager, settings).status();
+  EXPECT_EQ(*ResolveMode(std::nullopt, settings, kOptimizer), Mode::kSealed);
+  const absl::Status eager = ResolveMode(Mode::kEager, settings, kOptimizer).status();
   EXPECT_TRUE(absl::StrContains(eager.message(), "eager and training.precision=cmp")) << eager;
   EXPECT_TRUE(absl::StrContains(eager.message(), "set training.mode=sealed")) << eager;
   settings.nonfinite = kHalt;
-  const absl::Status halt = ResolveMode(Mode::kSealed, settings).status();
+  const absl::Status halt = ResolveMode(Mode::kSealed, settings, kOptimizer).status();
   EXPECT_TRUE(absl::StrContains(halt.message(), "needs training.nonfinite=skip")) << halt;
+}
+
+TEST(Legality, TrustRatiosNeedSealedMode) {
+  for (const OptimizerRow& row : Optimizers()) {
+    EXPECT_EQ(*ResolveMode(std::nullopt, TrainingSettings(), row.name),
+              row.adapts ? Mode::kSealed : Mode::kEager);
+    EXPECT_TRUE(ResolveMode(Mode::kSealed, TrainingSettings(), row.name).ok());
+  }
+  const absl::Status eager =
+      ResolveMode(Mode::kEager, TrainingSettings(), OptimizerName::kLamb).status();
+  EXPECT_EQ(eager.code(), kInvalid);
+  EXPECT_TRUE(absl::StrContains(eager.message(), "training.mode=eager and optimizer.name=lamb"))
+      << eager;
+  EXPECT_TRUE(absl::StrContains(eager.message(), "set training.mode=sealed")) << eager;
 }
 
 TEST(Legality, PrecisionIsThatOfTheModel) {

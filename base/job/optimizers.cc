@@ -64,8 +64,17 @@ constexpr OptimizerParameter kLrDecay = {
     nullptr,
     OptimizerLine::kUnlessUsual};
 
-constexpr const OptimizerParameter* kAllParameters[] = {&kBetas,     &kEps,      &kMomentum,
-                                                        &kDampening, &kNesterov, &kLrDecay};
+constexpr OptimizerFlag kAlwaysAdaptFlag = {
+    "optimizer.always_adapt", &OptimizerSettings::always_adapt, &OptimizerChoices::always_adapt};
+constexpr OptimizerParameter kAlwaysAdapt = {
+    "optimizer.always_adapt",
+    "scales the steps of all tensors by their trust ratios, also of tensors without weight decay.",
+    kBelowOne,
+    {},
+    &kAlwaysAdaptFlag};
+
+constexpr const OptimizerParameter* kAllParameters[] = {
+    &kBetas, &kEps, &kMomentum, &kDampening, &kNesterov, &kLrDecay, &kAlwaysAdapt};
 
 // ---- parts of rows
 
@@ -118,6 +127,13 @@ constexpr const OptimizerParameter* kLionParameters[] = {&kBetas};
 constexpr const char* kLionFields[] = {"exp_avg"};
 absl::Span<const char* const> FieldsOfLion(const OptimizerSpec&) { return kLionFields; }
 
+constexpr OptimizerSettings UsualOfLamb() {
+  OptimizerSettings settings = Usual(OptimizerName::kLamb);
+  settings.eps = 1e-6;
+  return settings;
+}
+constexpr const OptimizerParameter* kLambParameters[] = {&kBetas, &kEps, &kAlwaysAdapt};
+
 absl::Span<const char* const> NoFields(const OptimizerSpec&) { return {}; }
 
 constexpr OptimizerRow kRows[] = {
@@ -135,6 +151,8 @@ constexpr OptimizerRow kRows[] = {
      kCoupled, FieldsOfSgd},
     {OptimizerName::kAdagradSmartInfinity, UsualOfAdagrad(OptimizerName::kAdagradSmartInfinity),
      kPlainAdagradParameters, "part of the accumulated square, not of the step", FieldsOfAdagrad},
+    {OptimizerName::kLamb, UsualOfLamb(), kLambParameters, "part of the step, and of its norm",
+     FieldsOfAdam, nullptr, /*adapts=*/true},
     {OptimizerName::kPlugin, Usual(OptimizerName::kPlugin), {}, "as the object does", NoFields},
 };
 constexpr size_t kBuiltIn = std::size(kRows) - 1;

@@ -31,18 +31,20 @@ enum class OptimizerName {
   kAdamWSqrtV,
   kSgdSmartInfinity,
   kAdagradSmartInfinity,
+  kLamb,
   kPlugin,  // the last: no rule of this tree
 };
 template <>
-inline constexpr std::array<const char*, 9> kNames<OptimizerName> = {"adamw",
-                                                                     "sgd",
-                                                                     "adam",
-                                                                     "adagrad",
-                                                                     "lion",
-                                                                     "adamw_sqrtv",
-                                                                     "sgd_smartinfinity",
-                                                                     "adagrad_smartinfinity",
-                                                                     "plugin"};
+inline constexpr std::array<const char*, 10> kNames<OptimizerName> = {"adamw",
+                                                                      "sgd",
+                                                                      "adam",
+                                                                      "adagrad",
+                                                                      "lion",
+                                                                      "adamw_sqrtv",
+                                                                      "sgd_smartinfinity",
+                                                                      "adagrad_smartinfinity",
+                                                                      "lamb",
+                                                                      "plugin"};
 
 // The settings of an optimizer that are never open. The numbers that are not parameters of `name`
 // keep the values here, so that equal text means equal specs.
@@ -51,10 +53,11 @@ struct OptimizerSettings {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double momentum = 0.0;   // 0 keeps no momentum buffer
-  double dampening = 0.0;  // of the gradient, as it enters the momentum buffer
-  bool nesterov = false;   // looks one step of momentum ahead
-  double lr_decay = 0.0;   // update t has the rate lr / (1 + (t - 1) * lr_decay)
+  double momentum = 0.0;      // 0 keeps no momentum buffer
+  double dampening = 0.0;     // of the gradient, as it enters the momentum buffer
+  bool nesterov = false;      // looks one step of momentum ahead
+  double lr_decay = 0.0;      // update t has the rate lr / (1 + (t - 1) * lr_decay)
+  bool always_adapt = false;  // gives trust ratios also to groups without weight decay
 };
 
 // The settings of an optimizer as they are chosen: open ones become the defaults of `name`.
@@ -67,6 +70,7 @@ struct OptimizerChoices {
   std::optional<double> dampening;
   std::optional<bool> nesterov;
   std::optional<double> lr_decay;
+  std::optional<bool> always_adapt;
 };
 
 // The learning rates of jobs that name none: of new weights, and of given ones.
@@ -114,6 +118,9 @@ struct OptimizerRow {
   absl::Span<const char* const> (*fields)(const OptimizerSpec& spec);
   // Refuses combinations of parameters that are in their ranges; null if there are none.
   absl::Status (*check_or_null)(const OptimizerSpec& spec) = nullptr;
+  // Whether the step of a tensor is scaled by its trust ratio, which is made of norms of the whole
+  // tensor. An update then waits for all gradients of its step: training.mode=sealed.
+  bool adapts = false;
 };
 
 // One row per optimizer of this tree, in the order of the enumerators. kPlugin is not among them.

@@ -94,7 +94,12 @@ TEST(ResolveOptimizer, FillsOpenChoicesByRule) {
     const absl::StatusOr<OptimizerSettings> settings = ResolveOptimizer(choices);
     ASSERT_TRUE(settings.ok()) << settings.status();
     EXPECT_EQ(settings->name, row.name);
-    EXPECT_EQ(settings->eps, NamesAdagrad(row.name) ? 1e-10 : 1e-8) << NameOf(row.name);
+    const bool is_lamb = row.name == OptimizerName::kLamb;
+    EXPECT_EQ(settings->eps, NamesAdagrad(row.name) ? 1e-10
+                             : is_lamb              ? 1e-6
+                                                    : 1e-8)
+        << NameOf(row.name);
+    EXPECT_EQ(row.adapts, is_lamb);
     EXPECT_EQ(settings->beta2, row.name == OptimizerName::kLion ? 0.99 : 0.999);
     EXPECT_EQ(settings->beta1, 0.9);
     EXPECT_EQ(settings->momentum, 0);

@@ -27,6 +27,7 @@ inline constexpr char kEncodeGradientSpan[] = "encode gradient";
 inline constexpr char kStepSpan[] = "step";    // how long it was open
 inline constexpr char kCheckSpan[] = "check";  // a gradient that arrived
 inline constexpr char kReduceSpan[] = "reduce";
+inline constexpr char kMeasureSpan[] = "measure";
 inline constexpr char kUpdateSpan[] = "update";
 inline constexpr char kEncodeSpan[] = "encode";
 inline constexpr char kSendSpan[] = "send";

@@ -32,6 +32,8 @@ class DeskQueries {
   virtual std::vector<v1::Have> Counted(const std::vector<bool>& parts) const = 0;
   // The axes along which an update of the chunk should encode the new weights.
   virtual std::vector<Axis> AxesForUpdate(ChunkId chunk) const = 0;
+  // The trust ratios of the open step, for an optimizer that adapts. Null until they are known.
+  virtual const v1::Trust* TrustOfOpenStep() const = 0;
   // On the lead, refuses a begin of a worker that computes in another way than a strict job does.
   virtual absl::Status CheckBegin(const v1::BeginStepRequest& request) const = 0;
   // Whether a reduction or an update is in flight.

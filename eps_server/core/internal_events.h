@@ -106,6 +106,12 @@ struct GradientUsed {
 };
 // Offers may be admitted again.
 struct MemoryFreed {};
+// The chunk's update could begin but for the trust ratios of its tensors.
+struct Measurable {
+  UpdateRequest request;  // the update, without them
+};
+// The trust ratios of a step are known.
+struct Trusted {};
 // The chunk's update begins, from its current version. It encodes along DeskQueries::AxesForUpdate.
 struct UpdateStarted {
   ChunkId chunk;
@@ -252,18 +258,18 @@ using InternalEvent = std::variant<
     internal_event::DrainBegan, internal_event::MayEnd, internal_event::LossesReported,
     internal_event::EvaluationsReported, internal_event::ResidualLeft,
     internal_event::ChunkComplete, internal_event::GradientUsed, internal_event::MemoryFreed,
-    internal_event::UpdateStarted, internal_event::ChunkUpdated, internal_event::StepComplete,
-    internal_event::BorderReached, internal_event::StepOpened, internal_event::StepReady,
-    internal_event::Decided, internal_event::Recorded, internal_event::RecordsUpToDate,
-    internal_event::BorderOpened, internal_event::LeadReached, internal_event::ShardReached,
-    internal_event::ChunkImported, internal_event::ResidualImported, internal_event::ImportComplete,
-    internal_event::ImportDurable, internal_event::Imported, internal_event::BorderReaders,
-    internal_event::ExportEnded, internal_event::CutStarted, internal_event::CutLimit,
-    internal_event::CutWanted, internal_event::CutMeasured, internal_event::CutEverywhere,
-    internal_event::TermOver, internal_event::StateRestored, internal_event::NothingToRestore,
-    internal_event::LogFound, internal_event::LogWritten, internal_event::LogDurable,
-    internal_event::SessionChanged, internal_event::ReplayOpened, internal_event::SessionReplayed,
-    internal_event::ReplayEnded>;
+    internal_event::Measurable, internal_event::Trusted, internal_event::UpdateStarted,
+    internal_event::ChunkUpdated, internal_event::StepComplete, internal_event::BorderReached,
+    internal_event::StepOpened, internal_event::StepReady, internal_event::Decided,
+    internal_event::Recorded, internal_event::RecordsUpToDate, internal_event::BorderOpened,
+    internal_event::LeadReached, internal_event::ShardReached, internal_event::ChunkImported,
+    internal_event::ResidualImported, internal_event::ImportComplete, internal_event::ImportDurable,
+    internal_event::Imported, internal_event::BorderReaders, internal_event::ExportEnded,
+    internal_event::CutStarted, internal_event::CutLimit, internal_event::CutWanted,
+    internal_event::CutMeasured, internal_event::CutEverywhere, internal_event::TermOver,
+    internal_event::StateRestored, internal_event::NothingToRestore, internal_event::LogFound,
+    internal_event::LogWritten, internal_event::LogDurable, internal_event::SessionChanged,
+    internal_event::ReplayOpened, internal_event::SessionReplayed, internal_event::ReplayEnded>;
 
 }  // namespace eps
 

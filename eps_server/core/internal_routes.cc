@@ -145,6 +145,7 @@ void ShardRouter::On(const internal_event::StepOpened& e) {
   drain_.Check();
   cuts_.On(e);
   if (leases_ != nullptr) leases_->On(e);
+  trust_.On(e);
   steps_.On(e);
 }
 
@@ -155,6 +156,11 @@ void ShardRouter::On(const internal_event::StepReady& e) {
 }
 
 // ---------------------------------------------------------------- the lead
+
+void ShardRouter::On(const internal_event::Decided& e) {
+  trust_.On(e);
+  steps_.On(e);
+}
 
 void ShardRouter::On(const internal_event::Recorded& e) {
   cuts_.On(e);
@@ -188,6 +194,7 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
 
 void ShardRouter::On(const internal_event::ShardReached& e) {
   lead_->On(e);
+  trust_.On(e);
   leases_->On(e);
   gates_->On(e);
 }
@@ -196,6 +203,7 @@ void ShardRouter::On(const internal_event::LeadReached& e) {
   terms_.On(e);
   if (facts_.imported.has_value()) On(internal_event::Imported{*facts_.imported});
   steps_.On(e);
+  trust_.On(e);
   cuts_.On(e);
   if (terms_.rolls_back()) terms_.On(internal_event::RollBack());
 }
@@ -292,6 +300,7 @@ void ShardRouter::On(const internal_event::SessionReplayed& e) {
   if (leases_ != nullptr) leases_->On(e);
   steps_.On(e);
   if (lead_ != nullptr) lead_->On(e);
+  if (e.session->has_trust()) trust_.Replay(e.session->trust());
   terms_.On(e);
 }
 
@@ -302,6 +311,7 @@ void ShardRouter::On(const internal_event::ReplayEnded& e) {
   if (lead_ == nullptr) return On(internal_event::LeadReached());
   cuts_.On(e);
   lead_->Pump();
+  trust_.On(e);
 }
 
 // An entry of the log goes to the desk that the fact came to in the first place.
@@ -312,7 +322,10 @@ absl::StatusOr<bool> ShardRouter::Replay(const v1::LogFact& fact, const LogEntry
     case v1::LogFact::kDecision:
       if (fact.decision().step() < facts_.step) return true;
       if (lead_ != nullptr) lead_->Replay(fact.decision());
-      steps_.On(internal_event::Decided{fact.decision()});
+      On(internal_event::Decided{fact.decision()});
+      return true;
+    case v1::LogFact::kTrust:
+      trust_.Replay(fact.trust());
       return true;
     case v1::LogFact::kStats:
       if (lead_ != nullptr) lead_->Replay(fact.stats());

@@ -18,6 +18,7 @@
 #include "base/job/drivers/driver_lease.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
+#include "base/job/optimizers.h"
 #include "base/numerics/loss_scale.h"
 #include "compression/codec_table.h"
 #include "eps/v1/control.pb.h"
@@ -46,6 +47,8 @@ struct JobFacts {
   bool logs() const { return caps.log_steps > 0; }  // it writes a contribution log
   bool is_lead() const { return shard == ShardId(0); }
   bool sealed() const { return spec.training.mode == Mode::kSealed; }
+  // Whether an update needs the trust ratios of its tensors. Such a job is sealed.
+  bool adapts() const { return RowOf(spec.optimizer.name).adapts; }
   // Whether several stages use the chunk.
   bool IsTied(ChunkId chunk) const { return chunks.chunk(chunk).uses.size() > 1; }
   bool IsFrozen(ChunkId chunk) const { return chunks.chunk(chunk).frozen; }

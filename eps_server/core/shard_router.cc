@@ -63,6 +63,7 @@ ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
       fetch_(&facts_, this),
       push_(&facts_, this, this),
       steps_(&facts_, this, this),
+      trust_(&facts_, this),
       workers_(&facts_, this, this),
       lead_(facts_.job.is_lead() ? std::make_unique<LeadDesk>(&facts_, static_cast<Outbox*>(this))
                                  : nullptr),
@@ -179,8 +180,8 @@ void ShardRouter::On(const event::Drain& e) {
 
 void ShardRouter::On(const event::OpDone& e) {
   // A call that no desk knows belongs to an earlier term.
-  static_cast<void>(fetch_.On(e) || steps_.On(e) || transfer_.On(e) || cuts_.On(e) ||
-                    terms_.On(e) || replay_.On(e));
+  static_cast<void>(fetch_.On(e) || steps_.On(e) || trust_.On(e) || transfer_.On(e) ||
+                    cuts_.On(e) || terms_.On(e) || replay_.On(e));
 }
 
 void ShardRouter::On(const event::Timer& e) {
@@ -235,6 +236,10 @@ void ShardRouter::On(const event::FromShard& e) {
       return;
     case v1::ShardMessage::kDecision:
       return steps_.OnMessage(m.decision());
+    case v1::ShardMessage::kTensorNorms:
+      return trust_.OnMessage(m.tensor_norms());
+    case v1::ShardMessage::kTrust:
+      return trust_.OnMessage(m.trust());
     case v1::ShardMessage::kWatermark:
       if (!facts_.job.durable()) return;
       facts_.cuts.everywhere = ToCutId(m.watermark().cut());

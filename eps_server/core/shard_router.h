@@ -41,6 +41,7 @@
 #include "eps_server/core/steps/worker_desk.h"
 #include "eps_server/core/transfer/transfer_desk.h"
 #include "eps_server/core/transfer/watch_desk.h"
+#include "eps_server/core/trust/trust_desk.h"
 
 namespace eps {
 
@@ -121,6 +122,8 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::ChunkComplete& e) { steps_.On(e); }
   void On(const internal_event::GradientUsed& e) { push_.On(e); }
   void On(const internal_event::MemoryFreed& e) { push_.On(e); }
+  void On(const internal_event::Measurable& e) { trust_.On(e); }
+  void On(const internal_event::Trusted&) { steps_.StartReadyUpdates(); }
   void On(const internal_event::UpdateStarted& e);
   void On(const internal_event::ChunkUpdated& e);
   void On(const internal_event::StepComplete& e);
@@ -128,7 +131,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::StepOpened& e);
   void On(const internal_event::StepReady& e);
   // ---- the lead
-  void On(const internal_event::Decided& e) { steps_.On(e); }
+  void On(const internal_event::Decided& e);
   void On(const internal_event::Recorded& e);
   void On(const internal_event::RecordsUpToDate& e);
   void On(const internal_event::BorderOpened& e);
@@ -175,6 +178,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   uint64_t NextDecision() const override { return lead_->next_decision(); }
   std::vector<v1::Have> Counted(const std::vector<bool>& parts) const override;
   std::vector<Axis> AxesForUpdate(ChunkId chunk) const override;
+  const v1::Trust* TrustOfOpenStep() const override { return trust_.OfOpenStep(); }
   absl::Status CheckBegin(const v1::BeginStepRequest& request) const override;
   bool IsUpdating() const override { return !steps_.idle(); }
   bool IsIdle() const override;
@@ -194,6 +198,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   FetchDesk fetch_;
   PushDesk push_;
   StepDesk steps_;
+  TrustDesk trust_;
   WorkerDesk workers_;
   std::unique_ptr<LeadDesk> lead_;     // null on other shards
   std::unique_ptr<LeaseDesk> leases_;  // null on other shards

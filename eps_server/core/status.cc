@@ -54,8 +54,8 @@ std::vector<Axis> ShardRouter::AxesForUpdate(ChunkId chunk) const {
 }
 
 bool ShardRouter::IsIdle() const {
-  return fetch_.idle() && steps_.idle() && transfer_.idle() && cuts_.idle() && terms_.idle() &&
-         replay_.idle();
+  return fetch_.idle() && steps_.idle() && trust_.idle() && transfer_.idle() && cuts_.idle() &&
+         terms_.idle() && replay_.idle();
 }
 
 std::string ShardRouter::RecoveryWaitsFor() const {
@@ -74,6 +74,7 @@ v1::LoggedSession ShardRouter::Session() const {
       session.add_incarnations(incarnation);
     }
     for (v1::Decision& d : lead_->LastDecisions()) *session.add_decisions() = std::move(d);
+    if (trust_.last() != nullptr) *session.mutable_trust() = *trust_.last();
   }
   for (const v1::Stats& stats : steps_.last_stats()) *session.add_stats() = stats;
   return session;
@@ -152,9 +153,13 @@ std::string ShardRouter::UpdateWaitsFor(ChunkId chunk) const {
   if (steps_.IsReducing(chunk)) return absl::StrCat("reduction of chunk ", chunk.value());
   if (!push_.Complete(chunk)) return push_.FirstMissing(chunk);
   if (!steps_.has_decision()) return absl::StrCat("the lead's decision of step ", facts_.step);
-  if (!facts_.cuts.pending.has_value()) return absl::StrCat("an export of step ", facts_.step - 1);
-  return absl::StrCat("the cut of step ", facts_.cuts.pending->id.step.value(),
-                      ", which waits for what shards and workers report of it");
+  if (facts_.cuts.pending.has_value()) {
+    return absl::StrCat("the cut of step ", facts_.cuts.pending->id.step.value(),
+                        ", which waits for what shards and workers report of it");
+  }
+  const bool trusted = !facts_.job.adapts() || trust_.OfOpenStep() != nullptr;
+  if (facts_.border_readers == 0 && !trusted) return trust_.WaitsFor();
+  return absl::StrCat("an export of step ", facts_.step - 1);
 }
 
 std::string ShardRouter::StepWaitsFor() const {

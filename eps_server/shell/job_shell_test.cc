@@ -53,6 +53,7 @@ class ManualBackend final : public StateBackend {
     std::string operator()(const WriteStateRequest&) const { return "write state"; }
     std::string operator()(const InitializeRequest&) const { return "initialize"; }
     std::string operator()(const ReduceRequest&) const { return "reduce"; }
+    std::string operator()(const MeasureRequest&) const { return "measure"; }
     std::string operator()(const UpdateRequest&) const { return "update"; }
     template <class Other>
     std::string operator()(const Other&) const {

@@ -45,13 +45,16 @@ void FieldConversion::Apply(absl::Span<float> values) const {
 
 std::optional<StateConversion> FindConversion(const OptimizerSpec& from, const OptimizerSpec& to) {
   const auto among = [&](Name a, Name b) { return IsOf(from.name, a, b) && IsOf(to.name, a, b); };
-  if (among(Name::kAdam, Name::kAdamW)) return StateConversion{{{}, {}}};
+  const auto has_moments = [](Name name) {
+    return IsOf(name, Name::kAdam, Name::kAdamW) || name == Name::kLamb;
+  };
+  if (has_moments(from.name) && has_moments(to.name)) return StateConversion{{{}, {}}};
   if (among(Name::kAdagrad, Name::kAdagradSmartInfinity)) return StateConversion{{{}}};
   if (among(Name::kSgd, Name::kSgdSmartInfinity)) return BetweenSgd(from, to);
-  if (to.name == Name::kAdamWSqrtV && IsOf(from.name, Name::kAdam, Name::kAdamW)) {
+  if (to.name == Name::kAdamWSqrtV && has_moments(from.name)) {
     return StateConversion{{{}, {Of::kSquareRoot}}};
   }
-  if (from.name == Name::kAdamWSqrtV && IsOf(to.name, Name::kAdam, Name::kAdamW)) {
+  if (from.name == Name::kAdamWSqrtV && has_moments(to.name)) {
     return StateConversion{{{}, {Of::kSquare}}};
   }
   return std::nullopt;

@@ -18,6 +18,9 @@ namespace {
 constexpr double kUlp = 0x1p-23;
 constexpr size_t kElements = 2000;
 
+// The trust ratio of the optimizers that adapt; a power of two.
+constexpr double kTrust = 4;
+
 // One value of an exact update, and the sum of the magnitudes that its roundings refer to: larger
 // than the value where terms cancel.
 struct Exact {
@@ -107,6 +110,22 @@ After Lion(const OptimizerSpec& o, const Before& x) {
   return after;
 }
 
+// With kTrust in place of the quotient of norms.
+After Lamb(const OptimizerSpec& o, const Before& x) {
+  After after = Adam(o, x, /*coupled=*/false, /*root=*/false);
+  const Exact& m = after.field[0];
+  const Exact& v = after.field[1];
+  const double denominator = std::sqrt(v.value) / std::sqrt(1 - std::pow(o.beta2, x.t)) + o.eps;
+  const double correction = 1 / (1 - std::pow(o.beta1, x.t));
+  const double step = correction * m.value / denominator + x.decay * x.p;
+  const double step_terms =
+      correction * (m.terms + std::fabs(m.value) * v.terms / v.value) / denominator +
+      std::fabs(x.decay * x.p);
+  const double rate = x.lr * kTrust;
+  after.weight = {x.p - rate * step, std::fabs(x.p) + rate * step_terms};
+  return after;
+}
+
 After Formula(const OptimizerSpec& o, const Before& x) {
   switch (o.name) {
     case OptimizerName::kAdamW:
@@ -125,6 +144,8 @@ After Formula(const OptimizerSpec& o, const Before& x) {
       return Sgd(o, x, /*torch=*/false);
     case OptimizerName::kAdagradSmartInfinity:
       return Adagrad(o, x, /*torch=*/false);
+    case OptimizerName::kLamb:
+      return Lamb(o, x);
     case OptimizerName::kPlugin:
       break;  // has a formula of its own
   }
@@ -192,6 +213,7 @@ Errors ErrorsOfUpdate(const OptimizerSpec& spec, uint64_t t, Random* random) {
   GroupScalars group;
   group.weight_decay = 0.375;
   group.lr_multiplier = 0.5;
+  group.trust_ratio = kTrust;
   after.Run(**rule, step, group);
   Errors errors;
   for (size_t i = 0; i < kElements; ++i) {

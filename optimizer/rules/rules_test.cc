@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/job/optimizers.h"
@@ -142,6 +143,56 @@ TEST(Rules, PreparedForPiecesEqualTheReference) {
       }
     }
     expected.ExpectEqual(found);
+  });
+}
+
+// Measures copies of equal arrays with both. Nothing but steps may be written.
+TEST(Rules, StepsEqualTheReferenceAtEveryLength) {
+  WithEveryRule([](const UpdateRule& rule, const UpdateRule& reference, const OptimizerSpec& spec) {
+    ASSERT_EQ(rule.PrepareSteps({}, {}) != nullptr, RowOf(spec.name).adapts);
+    if (!RowOf(spec.name).adapts) return;
+    Random random;
+    const size_t fields = StateFields(spec).size();
+    for (size_t n = 0; n <= kMaxLength; ++n) {
+      SCOPED_TRACE(n);
+      RuleArrays arrays(fields, 1, n, n, n);
+      FillRandomly(spec, &random, &arrays);
+      RuleArrays before(fields, 1, n, n, n);
+      before.CopyFrom(&arrays);
+      std::vector<float> expected(n + 1, 7.0f), found(n + 1, 7.0f);
+      ScopedFlushDenormals flush;
+      for (const auto& [from, into] :
+           {std::pair(&reference, &expected), std::pair(&rule, &found)}) {
+        from->PrepareSteps(ScalarsOfUpdate(spec, 2), Decay())
+            ->Run(n, arrays.grad(), arrays.state, into->data());
+      }
+      ExpectSame(expected.data(), found.data(), n + 1, "steps");
+      before.ExpectEqual(arrays);
+    }
+  });
+}
+
+// An update subtracts the step, times learning rate and trust ratio.
+TEST(Rules, UpdatesTakeTheStepsThatAreMeasured) {
+  WithEveryRule([](const UpdateRule& rule, const UpdateRule&, const OptimizerSpec& spec) {
+    if (!RowOf(spec.name).adapts) return;
+    Random random;
+    RuleArrays arrays(StateFields(spec).size(), 1, kMaxLength, kMaxLength, kMaxLength);
+    FillRandomly(spec, &random, &arrays);
+    const std::vector<float> before(arrays.state.weight, arrays.state.weight + kMaxLength);
+    std::vector<float> steps(kMaxLength);
+    GroupScalars group = Decay();
+    group.trust_ratio = 3;
+    StepScalars scalars = ScalarsOfUpdate(spec, 2);
+    scalars.lr = 0.25;
+    {
+      ScopedFlushDenormals flush;
+      rule.PrepareSteps(scalars, group)->Run(kMaxLength, arrays.grad(), arrays.state, steps.data());
+    }
+    arrays.Run(rule, scalars, group);
+    for (size_t i = 0; i < kMaxLength; ++i) {
+      EXPECT_EQ(arrays.state.weight[i], before[i] - 0.75f * steps[i]) << i;
+    }
   });
 }
 

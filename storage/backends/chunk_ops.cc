@@ -92,6 +92,24 @@ class Builder {
     return op;
   }
 
+  ChunkOp operator()(MeasureRequest& request) const {
+    auto shared = std::make_shared<const UpdateRequest>(std::move(request.update));
+    ChunkOp op;
+    op.check = [chunk = chunk_, request = shared.get()](std::optional<Version> present) {
+      return ChunkCompute::CheckUpdate(*chunk, present, *request);
+    };
+    op.reads = Extents::Part::kAll;
+    op.gradient = shared->reduced;
+    op.measure = shared.get();
+    op.work = [compute = compute_, chunk = chunk_,
+               shared = std::move(shared)](const ChunkArrays& arrays) -> Outcome {
+      const TraceSpan span(kMeasureSpan, PlaceOf(*chunk, shared->from));
+      EPS_ASSIGN_OR_RETURN(MeasureResult result, compute->Measure(*chunk, *shared, arrays));
+      return BackendValue(std::move(result));
+    };
+    return op;
+  }
+
   ChunkOp operator()(UpdateRequest& request) const {
     auto shared = std::make_shared<UpdateRequest>(std::move(request));
     ChunkOp op;
@@ -130,6 +148,7 @@ struct IdOf {
     return request.chunk;
   }
   ChunkId operator()(const ReduceRequest& request) const { return request.update.chunk; }
+  ChunkId operator()(const MeasureRequest& request) const { return request.update.chunk; }
 };
 
 }  // namespace

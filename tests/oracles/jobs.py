@@ -22,6 +22,7 @@ PARAMETERS = {
     "sgd": ("momentum", "dampening", "nesterov"),
     "adagrad": ("lr_decay", "eps"),
     "lion": ("betas",),
+    "lamb": ("betas", "eps", "always_adapt"),
 }
 
 
@@ -53,6 +54,7 @@ class Job:
     dampening: float = 0.0
     nesterov: bool = False
     lr_decay: float = 0.0
+    always_adapt: bool = False
     lr: float = 1e-3
     betas: tuple = (0.9, 0.999)
     eps: float = 1e-8
@@ -119,6 +121,14 @@ OTHER_JOBS = [
          betas=(0.9, 0.98), weight_decay=1.0, seed=10, workers=2, parts=2, schedule="linear",
          warmup_steps=2),
      ({"betas": (0.89, 0.98)}, {"betas": (0.98, 0.9)}, {"weight_decay": 0.95})),
+    (Job(name="lamb", tie_word_embeddings=True, clip="none", optimizer="lamb", lr=5e-3,
+         betas=(0.85, 0.99), eps=1e-6, weight_decay=0.3, seed=11, parts=2, workers=2, servers=2,
+         schedule="cosine", warmup_steps=3),
+     ({"betas": (0.84, 0.99)}, {"betas": (0.85, 0.985)}, {"weight_decay": 0.28},
+      {"always_adapt": True}, {"optimizer": "adamw"})),
+    (Job(name="lamb_everywhere", tie_word_embeddings=False, clip="exact", optimizer="lamb",
+         lr=5e-3, always_adapt=True, eps=1e-4, weight_decay=0.3, seed=12, servers=2),
+     ({"eps": 1e-6}, {"always_adapt": False})),
 ]
 # Likewise, with settings that came later.
 LATER_JOBS = [

@@ -94,6 +94,38 @@ class Lion(torch.optim.Optimizer):
                 state["exp_avg"] = beta2 * moment + (1 - beta2) * parameter.grad
 
 
+class Lamb(torch.optim.Optimizer):
+    """Algorithm 2 of "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes" (You
+    et al., 2020) with the identity for phi, which torch.optim does not have. As in the training
+    scripts of BERT, parameters without weight decay have no trust ratio, unless `always_adapt`."""
+
+    def __init__(self, groups, lr, betas, eps, always_adapt=False):
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0,
+                                  "always_adapt": always_adapt})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                state["step"] = state.get("step", 0) + 1
+                first = state.setdefault("exp_avg", torch.zeros_like(parameter))
+                second = state.setdefault("exp_avg_sq", torch.zeros_like(parameter))
+                first.mul_(beta1).add_(parameter.grad, alpha=1 - beta1)
+                second.mul_(beta2).addcmul_(parameter.grad, parameter.grad, value=1 - beta2)
+                unbiased = first / (1 - beta1 ** state["step"])
+                root = (second / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
+                update = unbiased / root + group["weight_decay"] * parameter
+                trust = 1.0
+                if group["always_adapt"] or group["weight_decay"] > 0:
+                    norms = parameter.norm().item(), update.norm().item()
+                    trust = norms[0] / norms[1] if min(norms) > 0 else 1.0
+                parameter.sub_(update, alpha=group["lr"] * trust)
+
+
 def new_optimizer(job, model, mistake):
     """Groups parameters as most training scripts do: only matrices decay."""
     sets = {(1.0, job.weight_decay): []}  # whose rate is that of the records
@@ -107,7 +139,7 @@ def new_optimizer(job, model, mistake):
               for (multiplier, decay), parameters in sets.items() if parameters]
     kind = {"adamw": torch.optim.Adam if mistake == "coupled_decay" else torch.optim.AdamW,
             "adam": torch.optim.Adam, "sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad,
-            "lion": Lion}[job.optimizer]
+            "lion": Lion, "lamb": Lamb}[job.optimizer]
     parameters = {name: getattr(job, name) for name in jobs.PARAMETERS[job.optimizer]}
     return kind(groups, lr=job.lr, **parameters)
 

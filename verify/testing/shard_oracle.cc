@@ -13,6 +13,7 @@
 #include "base/numerics/reduction_tree.h"
 #include "base/numerics/tree_add.h"
 #include "compression/codec.h"
+#include "optimizer/trust_ratio.h"
 #include "storage/backends/dram_backend.h"
 
 namespace eps {
@@ -216,9 +217,9 @@ Bytes ShardOracle::Push(const Chunk& chunk, StageId stage, uint32_t part,
 
 double ShardOracle::Update(const std::vector<UseGradients>& parts, const StepScalars& scalars,
                            double scale) {
-  double sum = 0;
+  std::vector<UpdateRequest> requests;
   for (const Chunk& chunk : chunks_.chunks()) {
-    UpdateRequest request;
+    UpdateRequest& request = requests.emplace_back();
     request.chunk = chunk.id;
     request.from = Version(step_ - 1);
     request.to = Version(step_);
@@ -233,11 +234,38 @@ double ShardOracle::Update(const std::vector<UseGradients>& parts, const StepSca
         request.inputs.push_back({use, TreeRange{part, 1}, std::move(data)});
       }
     }
+  }
+  if (RowOf(spec_.optimizer.name).adapts) SetTrustRatios(&requests);
+  double sum = 0;
+  for (UpdateRequest& request : requests) {
     const OpId op = completions_.Next();
     backend_->Submit(op, std::move(request));
     sum += std::get<UpdateResult>(Wait(op)).sum_squares;
   }
   return std::sqrt(sum);
+}
+
+// Measures all chunks, and gives each segment the trust ratio of its tensor.
+void ShardOracle::SetTrustRatios(std::vector<UpdateRequest>* requests) {
+  std::vector<SegmentSquares> tensors(spec_.tensors.size());
+  for (const UpdateRequest& request : *requests) {
+    const OpId op = completions_.Next();
+    backend_->Submit(op, MeasureRequest{request});
+    const auto measured = std::get<MeasureResult>(Wait(op));
+    const std::vector<Segment>& segments = chunks_.chunk(request.chunk).segments;
+    for (size_t i = 0; i < segments.size(); ++i) {
+      tensors[segments[i].tensor.value()].weights += measured.segments[i].weights;
+      tensors[segments[i].tensor.value()].steps += measured.segments[i].steps;
+    }
+  }
+  for (UpdateRequest& request : *requests) {
+    for (const Segment& segment : chunks_.chunk(request.chunk).segments) {
+      const ParameterGroup& group = spec_.groups[segment.group.value()];
+      request.trust_ratios.push_back(HasTrustRatio(spec_.optimizer, group)
+                                         ? TrustRatio(tensors[segment.tensor.value()])
+                                         : 1);
+    }
+  }
 }
 
 std::vector<TensorValues> ShardOracle::Read() {

@@ -13,6 +13,7 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "compression/codec_table.h"
+#include "optimizer/update_request.h"
 #include "optimizer/update_rule.h"
 #include "storage/state_backend.h"
 #include "storage/testing/backend_harness.h"
@@ -47,6 +48,7 @@ class ShardOracle {
   UseGradients RunPart(uint32_t part, LossSum* loss);
   StepScalars Scalars(double lr, double scale) const;
   // Updates every chunk once, in reverse order of parts. Returns the norm of the gradient.
+  void SetTrustRatios(std::vector<UpdateRequest>* requests);
   double Update(const std::vector<UseGradients>& parts, const StepScalars& scalars, double scale);
   // Returns the encoded contribution of a part and keeps its residual.
   Bytes Push(const Chunk& chunk, StageId stage, uint32_t part, const UseGradients& gradient);

@@ -44,6 +44,13 @@ JobSpec FrozenSpec(Mode mode) {
   return spec;
 }
 
+// A job with trust ratios.
+JobSpec AdaptingSpec() {
+  JobSpec spec = SmallDurableSpec(Clip::kExact, Mode::kSealed, "bf16");
+  spec.optimizer.name = OptimizerName::kLamb;
+  return spec;
+}
+
 const std::vector<Job>& Jobs() {
   static const auto* const jobs = [] {
     auto* made = new std::vector<Job>();
@@ -51,7 +58,7 @@ const std::vector<Job>& Jobs() {
          {SmallDurableSpec(Clip::kNone, Mode::kEager, "fp32"),
           SmallDurableSpec(Clip::kLagged, Mode::kEager, "bf16"),
           SmallDurableSpec(Clip::kExact, Mode::kSealed, "fp32"),
-          SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05"), ScaledSpec(),
+          SmallDurableSpec(Clip::kNone, Mode::kSealed, "topk:0.05"), ScaledSpec(), AdaptingSpec(),
           FrozenSpec(Mode::kEager), FrozenSpec(Mode::kSealed)}) {
       made->push_back({spec, UndisturbedOutcome(spec)});
     }

@@ -79,18 +79,21 @@ struct Story {
   Clip clip;
   Mode mode;
   const char* gradients;
+  OptimizerName optimizer = OptimizerName::kAdamW;
 };
 constexpr Story kStories[] = {
     {"eager", Clip::kNone, Mode::kEager, "fp32"},
     {"lagged", Clip::kLagged, Mode::kEager, "bf16"},
     {"exact", Clip::kExact, Mode::kSealed, "fp32"},
+    {"adapting", Clip::kExact, Mode::kSealed, "fp32", OptimizerName::kLamb},
 };
 
 class RecoveryTest : public testing::TestWithParam<Story> {};
 
 TEST_P(RecoveryTest, CrashesAtAnyTimeChangeNoBit) {
   const Story story = GetParam();
-  const JobSpec spec = Spec(2, story.clip, story.mode, story.gradients);
+  JobSpec spec = Spec(2, story.clip, story.mode, story.gradients);
+  spec.optimizer.name = story.optimizer;
   const std::string expected = Undisturbed(spec);
   uint64_t crashes = 0;
   uint64_t terms = 0;

@@ -15,6 +15,12 @@ v1::LogFact DecisionFact(const v1::Decision& decision) {
   return fact;
 }
 
+v1::LogFact TrustFact(const v1::Trust& trust) {
+  v1::LogFact fact;
+  *fact.mutable_trust() = trust;
+  return fact;
+}
+
 v1::LogFact StatsFact(ShardId from, const v1::Stats& stats) {
   v1::LogFact fact;
   fact.mutable_stats()->set_shard(from.value());

@@ -13,6 +13,7 @@ namespace eps {
 // A contribution that counts. The entry holds its payload and residual beside the fact.
 v1::LogFact PushFact(const v1::PushHeader& header, bool nonfinite);
 v1::LogFact DecisionFact(const v1::Decision& decision);
+v1::LogFact TrustFact(const v1::Trust& trust);
 v1::LogFact StatsFact(ShardId from, const v1::Stats& stats);
 
 }  // namespace eps

@@ -73,7 +73,7 @@ UpdateRequest StepDesk::NewRequest(Chunk* chunk) const {
   request.to = version.Next();
   request.parts = facts_.job.spec.training.parts;
   request.norm_scale = static_cast<float>(MeanScale(facts_.loss_scale_log2(), *chunk->tokens));
-  request.reduced = std::move(chunk->reduced);
+  request.reduced = chunk->reduced;
   request.inputs = std::move(chunk->inputs);
   return request;
 }
@@ -147,20 +147,38 @@ void StepDesk::StartUpdate(Chunk* chunk, const v1::Decision& decision) {
                      -decision.loss_scale_log2(), ", this shard has 2^", -facts_.loss_scale_log2(),
                      "; resume from the latest checkpoint")});
   }
-  UpdateRequest request = NewRequest(chunk);
+  UpdateRequest request = NewUpdate(chunk, decision);
+  if (facts_.job.adapts()) {
+    const v1::Trust* const trust = queries_.TrustOfOpenStep();
+    if (trust == nullptr) {
+      if (!std::exchange(chunk->measuring, true))
+        outbox_->Raise(internal_event::Measurable{request});
+      return;
+    }
+    for (const Segment& segment : facts_.job.chunks.chunk(chunk->id).segments) {
+      request.trust_ratios.push_back(trust->ratios(static_cast<int>(segment.tensor.value())));
+    }
+  }
+  chunk->reduced.reset();
   for (const Axis axis : queries_.AxesForUpdate(chunk->id)) {
     request.encode.push_back({&facts_.job.codecs.weights(chunk->id), axis});
   }
+  outbox_->Raise(internal_event::UpdateStarted{chunk->id});
+  outbox_->Emit(facts_.Traced(TraceAction::Kind::kUpdateStarted, chunk->id.value(), request.from));
+  const OpId op = outbox_->StartOp(std::move(request));
+  ops_[op] = {Op::Kind::kUpdate, chunk->id};
+}
+
+// Builds the update of a complete chunk by a decision, without trust ratios and encodings.
+UpdateRequest StepDesk::NewUpdate(Chunk* chunk, const v1::Decision& decision) const {
+  UpdateRequest request = NewRequest(chunk);
   request.step.lr = decision.lr();
   request.step.update = decision.update();
   request.step.bias_correction1 = decision.bias_correction1();
   request.step.bias_correction2 = decision.bias_correction2();
   request.step.grad_scale = static_cast<float>(MeanScale(facts_.loss_scale_log2(), *chunk->tokens) *
                                                decision.clip_factor());
-  outbox_->Raise(internal_event::UpdateStarted{chunk->id});
-  outbox_->Emit(facts_.Traced(TraceAction::Kind::kUpdateStarted, chunk->id.value(), request.from));
-  const OpId op = outbox_->StartOp(std::move(request));
-  ops_[op] = {Op::Kind::kUpdate, chunk->id};
+  return request;
 }
 
 void StepDesk::OnUpdated(Chunk* chunk, const BackendDone& done) {
@@ -211,7 +229,7 @@ void StepDesk::MaybeComplete() {
 
 void StepDesk::CloseStep(const v1::Decision& decision) {
   for (Chunk& chunk : chunks_) {
-    chunk.complete = chunk.nonfinite = false;
+    chunk.complete = chunk.nonfinite = chunk.measuring = false;
     chunk.reduced.reset();  // of a skipped step, whose weights stay at the version that it read
   }
   if (decision.skip()) outbox_->Count("skipped_steps");

@@ -63,6 +63,7 @@ class StepDesk {
     bool nonfinite = false;  // complete, but without a gradient: the step will be skipped
     // Sealed mode: the reduced gradient waits for the decision.
     bool reducing = false;
+    bool measuring = false;  // its norms were asked for
     std::shared_ptr<const ReducedGradient> reduced;
   };
   // A backend call in flight.
@@ -73,6 +74,7 @@ class StepDesk {
 
   void MaybeStartUpdate(Chunk* chunk);
   UpdateRequest NewRequest(Chunk* chunk) const;
+  UpdateRequest NewUpdate(Chunk* chunk, const v1::Decision& decision) const;
   void StartReduction(Chunk* chunk);
   void DropGradient(Chunk* chunk);
   void StartUpdate(Chunk* chunk, const v1::Decision& decision);

@@ -82,6 +82,7 @@ std::string Text(const UpdateRequest& r) {
                     Text(input.data));
   }
   if (r.reduced != nullptr) absl::StrAppend(&text, " reduced ", Text(r.reduced.get()));
+  for (const double ratio : r.trust_ratios) absl::StrAppendFormat(&text, " trust %a", ratio);
   for (const UpdateRequest::Encode& encode : r.encode) {
     absl::StrAppend(&text, " encode ", Text(encode.codec, encode.axis));
   }
@@ -109,6 +110,13 @@ struct ValueText {
   std::string operator()(const ScrubResult& r) const {
     return absl::StrCat("scrubbed ", r.bytes, r.ends_pass ? " ends pass" : "");
   }
+  std::string operator()(const MeasureResult& r) const {
+    std::string text = "measured";
+    for (const SegmentSquares& s : r.segments) {
+      absl::StrAppendFormat(&text, " %a %a", s.weights, s.steps);
+    }
+    return text;
+  }
   std::string operator()(const std::shared_ptr<const std::vector<LogEntry>>& entries) const {
     std::string text = "entries";
     for (const LogEntry& entry : *entries) absl::StrAppend(&text, " <", Text(entry), ">");
@@ -134,6 +142,9 @@ struct RequestText {
     return absl::StrCat("Reduce ", Text(r.update));
   }
   std::string operator()(const UpdateRequest& r) const { return absl::StrCat("Update ", Text(r)); }
+  std::string operator()(const MeasureRequest& r) const {
+    return absl::StrCat("Measure ", Text(r.update));
+  }
   std::string operator()(const CutRequest& r) const {
     return absl::StrCat("Cut ", Text(r.border), Text(r.content));
   }

@@ -69,6 +69,9 @@ class FakeQueries final : public DeskQueries {
   uint64_t NextDecision() const override { return next_decision; }
   std::vector<v1::Have> Counted(const std::vector<bool>&) const override { return counted; }
   std::vector<Axis> AxesForUpdate(ChunkId) const override { return axes; }
+  const v1::Trust* TrustOfOpenStep() const override {
+    return trust.has_value() ? &*trust : nullptr;
+  }
   absl::Status CheckBegin(const v1::BeginStepRequest&) const override { return check_begin; }
   bool IsUpdating() const override { return is_updating; }
   bool IsIdle() const override { return is_idle; }
@@ -80,6 +83,7 @@ class FakeQueries final : public DeskQueries {
   uint64_t next_decision = 1;
   std::vector<v1::Have> counted;
   std::vector<Axis> axes;
+  std::optional<v1::Trust> trust;
   absl::Status check_begin;
   bool is_updating = false;
   bool is_idle = true;

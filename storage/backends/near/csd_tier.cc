@@ -18,9 +18,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// Checks that the result of measuring the chunk fits into the answer of a device.
+absl::Status CheckMeasurable(const ChunkCompute& compute, const Chunk& chunk) {
+  const size_t segments = chunk.segments.size();
+  if (!compute.adapts() || segments <= csd::kMaxMeasuredSegments) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("storage.kind=csd: chunk ", chunk.id.value(), " holds ", segments,
+                   " tensors, and a device measures at most ", csd::kMaxMeasuredSegments,
+                   " of one chunk for the optimizer; lower training.chunk_elements"));
+}
+
 }  // namespace
 
-// One update, from its begin to its end.
+// One update or measurement, from its begin to its end.
 struct CsdTier::Running {
   ChunkOp* op = nullptr;
   RunDone done;
@@ -41,6 +51,8 @@ struct CsdTier::Running {
 
   const ExtentLayout::Area& area() const { return *in.area; }
   Device* device() const { return in.device(); }
+  bool measures() const { return op->measure != nullptr; }
+  const UpdateRequest& request() const { return measures() ? *op->measure : *op->update; }
 };
 
 // A part of a chunk's area that is moved by itself.
@@ -69,6 +81,7 @@ absl::StatusOr<std::unique_ptr<CsdTier>> CsdTier::New(const ChunkCompute* comput
   std::vector<uint64_t> bytes(folders.size(), kDiskBlock);
   for (const ExtentLayout::Area& area : files->layout().areas()) {
     bytes[area.drive] = std::max(bytes[area.drive], area.bytes() + DeviceReads::RoomAfter(area));
+    EPS_RETURN_IF_ERROR(CheckMeasurable(*compute, *area.chunk));
   }
   for (size_t drive = 0; drive < folders.size(); ++drive) {
     Device* const device = disk->DeviceOf(folders[drive]);
@@ -99,7 +112,7 @@ absl::StatusOr<std::unique_ptr<CsdTier>> CsdTier::New(const ChunkCompute* comput
 void CsdTier::Run(ChunkOp* op, RunDone done) {
   MemorySets* const sets = SetsOf(op->index);
   if (reads_.CanFetch(*op)) return reads_.Fetch(op, sets, std::move(done));
-  if (op->update == nullptr) return on_host_.Run(op, std::move(done));
+  if (op->update == nullptr && op->measure == nullptr) return on_host_.Run(op, std::move(done));
   auto run = std::make_shared<Running>();
   run->op = op;
   run->done = std::move(done);
@@ -145,7 +158,7 @@ void CsdTier::Load(const Update& run) {
   run->kernel.gradient_at = set.At(run->area().bytes()).offset;
   const std::vector<Buffer> buffers = BuffersOf(run->area());
   const size_t room = buffers.size();
-  if (use_.hands_buffers_over) {
+  if (use_.hands_buffers_over && !run->measures()) {
     run->gates = std::make_shared<BufferGates>(room + 1, run->area().stride_bytes);
   }
   const AsyncFile::Done loaded =
@@ -192,7 +205,7 @@ void CsdTier::SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::
   const Clock::time_point start = Clock::now();
   const Chunk& chunk = *run->area().chunk;
   const absl::StatusOr<ChunkCompute::Gathered> gathered = compute_->Gather(
-      chunk, *run->op->update, absl::MakeSpan(buffer, chunk.elements * sizeof(float)));
+      chunk, run->request(), absl::MakeSpan(buffer, chunk.elements * sizeof(float)));
   run->seconds += std::chrono::duration<double>(Clock::now() - start).count();
   if (!gathered.ok()) {
     files_->staging()->Release(buffer);
@@ -219,18 +232,45 @@ void CsdTier::Compute(const Update& run, const absl::Status& loaded) {
                    op.from.slot};
   kernel->from = run->in.chunk;
   kernel->from_crc32c = op.from.footer.crc32c;
-  kernel->from_version = op.update->from;
+  const UpdateRequest& request = run->request();
+  kernel->from_version = request.from;
   kernel->to_slot = op.target;
-  kernel->to = op.to;
+  kernel->to = request.to;
   kernel->term = op.term;
-  kernel->step = op.update->step;
-  kernel->norm_scale = op.update->norm_scale;
-  run->encode = op.update->encode;
+  kernel->step = request.step;
+  kernel->trust_ratios = request.trust_ratios;
+  kernel->norm_scale = request.norm_scale;
+  run->encode = request.encode;
   run->gradient = op.gradient;
+  const bool measures = run->measures();
   run->op->DropInputs();
   run->computing = Clock::now();
+  if (measures) {
+    return reads_.Run(
+        run->in, csd::MeasureKernel{*kernel}, Lane::kUpdate,
+        [this, run](const absl::StatusOr<std::string>& answer) { EndMeasurement(run, answer); });
+  }
   reads_.Run(run->in, *kernel, Lane::kUpdate,
              [this, run](const absl::StatusOr<std::string>& answer) { Store(run, answer); });
+}
+
+void CsdTier::EndMeasurement(const Update& run, const absl::StatusOr<std::string>& answer) {
+  run->seconds += std::chrono::duration<double>(Clock::now() - run->computing).count();
+  run->gradient = nullptr;
+  if (absl::IsDataLoss(answer.status())) {
+    return reads_.NameDamage(run->kernel.from.slot, run->op->index, answer.status(),
+                             [this, run](const absl::Status& status) { Fail(run, status); });
+  }
+  if (!answer.ok()) return Fail(run, answer.status());
+  absl::StatusOr<MeasureResult> result = csd::DecodeMeasureKernelResult(*answer);
+  const size_t segments = run->area().chunk->segments.size();
+  if (result.ok() && result->segments.size() != segments) {
+    result = absl::DataLossError(absl::StrCat("chunk ", run->area().chunk->id.value(),
+                                              ": norms of ", segments, " segments expected, ",
+                                              result->segments.size(), " found"));
+  }
+  if (!result.ok()) return Fail(run, result.status());
+  Finish(run, {BackendValue(*std::move(result)), std::nullopt, 0});
 }
 
 void CsdTier::Store(const Update& run, const absl::StatusOr<std::string>& answer) {

@@ -24,13 +24,14 @@ namespace eps::durable {
 // Keeps the state in slot files that lie in storage devices, and updates a chunk inside its device
 // (Smart-Infinity, section 4.1): the gradient goes down, new weights come up, encoded in the device
 // or in FP32, and the optimizer state never crosses the host link. Devices check chunks, too.
-// Everything else is done by a FileTier on the host. The bits are those of every other tier.
+// Chunks are measured there, too. Everything else is done by a FileTier on the host. The bits are
+// those of every other tier.
 class CsdTier final : public Tier {
  public:
   // Allocates `use.sets` sets of buffers in the memory of each device: as many chunks of a device
   // are updated at the same time. `folders` are those of the slots, one in each device of `disk`.
   // All arguments must outlive the tier. ResourceExhausted with the key to change if a device has
-  // too little memory.
+  // too little memory, InvalidArgument if it cannot measure a chunk of so many segments.
   static absl::StatusOr<std::unique_ptr<CsdTier>> New(const ChunkCompute* compute, SlotFiles* files,
                                                       InFlight* in_flight, DeviceDisk* disk,
                                                       const Extents::Folders& folders,
@@ -73,7 +74,7 @@ class CsdTier final : public Tier {
   // Those of a chunk in a set, except for the room for its gradient, which is the last.
   std::vector<Buffer> BuffersOf(const ExtentLayout::Area& area) const;
 
-  // The phases of one update, in call order.
+  // The phases of one update, in call order. A measurement ends after Compute.
   void FindPlaces(const Update& run);
   void TakeSet(const Update& run, Place set, const MemorySets::Gates& before);
   void Load(const Update& run);
@@ -82,6 +83,7 @@ class CsdTier final : public Tier {
   void LoadGradient(const Update& run, const AsyncFile::Done& loaded);
   void SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::Done& loaded);
   void Compute(const Update& run, const absl::Status& loaded);
+  void EndMeasurement(const Update& run, const absl::StatusOr<std::string>& answer);
   void Store(const Update& run, const absl::StatusOr<std::string>& answer);
   // Completes `each` for each buffer, and `all_or_null`, if there is one, too.
   void StoreBuffers(const Update& run, size_t begin, size_t end, const AsyncFile::Done& each,

@@ -104,16 +104,25 @@ absl::StatusOr<std::string> ChunkKernels::Run(absl::string_view kernel,
 
 UpdaterWork ChunkKernels::WorkOf(absl::string_view kernel) const {
   const absl::StatusOr<Kernel> decoded = DecodeKernel(kernel);
-  const UpdateKernel* const update = decoded.ok() ? std::get_if<UpdateKernel>(&*decoded) : nullptr;
+  if (!decoded.ok()) return {};
+  const auto* const measure = std::get_if<MeasureKernel>(&*decoded);
+  const UpdateKernel* const update =
+      measure != nullptr ? &measure->update : std::get_if<UpdateKernel>(&*decoded);
   if (update == nullptr || update->from.chunk.value() >= chunks_.chunks().size()) return {};
   const uint64_t elements = chunks_.chunk(update->from.chunk).elements;
   return {elements * compute_->arrays() * sizeof(float) + update->gradient_bytes,
           /*decompresses=*/update->gradient_bytes < elements};
 }
 
-absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
-                                                     absl::Span<uint8_t> memory) const {
-  EPS_ASSIGN_OR_RETURN(const Found found, Find(kernel.from, memory));
+// An update or a measurement whose inputs have passed their checks.
+struct ChunkKernels::Opened {
+  Found found;
+  UpdateRequest request;
+};
+
+absl::StatusOr<ChunkKernels::Opened> ChunkKernels::Open(const UpdateKernel& kernel,
+                                                        absl::Span<uint8_t> memory) const {
+  EPS_ASSIGN_OR_RETURN(Found found, Find(kernel.from, memory));
   EPS_ASSIGN_OR_RETURN(const absl::Span<uint8_t> encoded,
                        Slice(memory, kernel.gradient_at, kernel.gradient_bytes, kernel.from.chunk));
   EPS_ASSIGN_OR_RETURN(const ExtentFooter footer,
@@ -128,13 +137,30 @@ absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
   request.reduced = std::make_shared<GradientInMemory>(std::move(gradient));
   request.parts = spec_.training.parts;
   request.step = kernel.step;
+  request.trust_ratios = kernel.trust_ratios;
   request.norm_scale = kernel.norm_scale;
   EPS_RETURN_IF_ERROR(ChunkCompute::CheckUpdate(*found.chunk, footer.version, request));
+  return Opened{std::move(found), std::move(request)};
+}
+
+absl::StatusOr<UpdateKernelResult> ChunkKernels::Run(const UpdateKernel& kernel,
+                                                     absl::Span<uint8_t> memory) const {
+  EPS_ASSIGN_OR_RETURN(const Opened opened, Open(kernel, memory));
+  const Found& found = opened.found;
   EPS_ASSIGN_OR_RETURN(const UpdateResult result,
-                       compute_->Update(*found.chunk, request, found.arrays()));
+                       compute_->Update(*found.chunk, opened.request, found.arrays()));
   return UpdateKernelResult{
       result.sum_squares,
       found.seals.Seal(kernel.to_slot, 0, kernel.to, kernel.term, found.memory).crc32c};
+}
+
+absl::StatusOr<MeasureResult> ChunkKernels::Run(const MeasureKernel& kernel,
+                                                absl::Span<uint8_t> memory) const {
+  if (!compute_->adapts()) {
+    return absl::InvalidArgumentError("kernel that measures: the optimizer does not adapt");
+  }
+  EPS_ASSIGN_OR_RETURN(const Opened opened, Open(kernel.update, memory));
+  return compute_->Measure(*opened.found.chunk, opened.request, opened.found.arrays());
 }
 
 absl::StatusOr<ExtentFooter> ChunkKernels::Run(const CheckKernel& kernel,

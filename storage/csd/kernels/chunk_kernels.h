@@ -17,7 +17,7 @@
 
 namespace eps::csd {
 
-// Updates, checks and encodes the chunks of one job with the code of every other backend
+// Updates, measures, checks and encodes the chunks of one job with the code of every other backend
 // (optimizer/chunk_compute.h), so that a device gives the bits of the host. Immutable, thread-safe.
 class ChunkKernels final : public KernelRunner {
  public:
@@ -27,8 +27,8 @@ class ChunkKernels final : public KernelRunner {
   // InvalidArgument if the job has no such chunk or the memory is too small.
   absl::StatusOr<std::string> Run(absl::string_view kernel,
                                   absl::Span<uint8_t> memory) const override;
-  // An update reads the arrays and the gradient. Checks, seals and encodings take no time of their
-  // own: they see bytes that pass anyway.
+  // Update and measurement read the arrays and the gradient. Checks, seals and encodings take no
+  // time of their own: they see bytes that pass anyway.
   UpdaterWork WorkOf(absl::string_view kernel) const override;
 
  private:
@@ -36,11 +36,16 @@ class ChunkKernels final : public KernelRunner {
 
   // The chunk in the memory.
   struct Found;
+  struct Opened;
   absl::StatusOr<Found> Find(const ChunkInMemory& chunk, absl::Span<uint8_t> memory) const;
 
-  // Checks chunk and gradient, updates, and seals.
+  // Checks chunk and gradient.
+  absl::StatusOr<Opened> Open(const UpdateKernel& kernel, absl::Span<uint8_t> memory) const;
+
+  // Updates, and seals.
   absl::StatusOr<UpdateKernelResult> Run(const UpdateKernel& kernel,
                                          absl::Span<uint8_t> memory) const;
+  absl::StatusOr<MeasureResult> Run(const MeasureKernel& kernel, absl::Span<uint8_t> memory) const;
   absl::StatusOr<ExtentFooter> Run(const CheckKernel& kernel, absl::Span<uint8_t> memory) const;
   absl::StatusOr<EncodeKernelResult> Run(const EncodeKernel& kernel,
                                          absl::Span<uint8_t> memory) const;

@@ -1,5 +1,6 @@
 #include "storage/csd/kernels/kernel_records.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -12,6 +13,7 @@ constexpr absl::string_view kKernelKey = "kernel";
 constexpr absl::string_view kUpdateResultKey = "result of an update";
 constexpr absl::string_view kCheckResultKey = "result of a check";
 constexpr absl::string_view kEncodeResultKey = "result of an encoding";
+constexpr absl::string_view kMeasureResultKey = "result of a measurement";
 
 void WriteName(const std::string& name, RecordWriter* writer) {
   writer->U32(static_cast<uint32_t>(name.size()));
@@ -54,6 +56,8 @@ void Write(const UpdateKernel& kernel, RecordWriter* writer) {
   writer->U64(kernel.gradient_at);
   writer->U64(kernel.gradient_bytes);
   writer->U32(kernel.gradient_crc32c);
+  writer->U32(static_cast<uint32_t>(kernel.trust_ratios.size()));
+  for (const double ratio : kernel.trust_ratios) writer->F64(ratio);
 }
 
 bool Read(RecordReader* reader, UpdateKernel* kernel) {
@@ -73,8 +77,16 @@ bool Read(RecordReader* reader, UpdateKernel* kernel) {
   kernel->gradient_at = reader->U64();
   kernel->gradient_bytes = reader->U64();
   kernel->gradient_crc32c = reader->U32();
-  return from && kernel->to_slot <= 1;
+  const uint32_t ratios = reader->U32();
+  for (uint32_t i = 0; i < std::min<uint32_t>(ratios, kMaxMeasuredSegments); ++i) {
+    kernel->trust_ratios.push_back(reader->F64());
+  }
+  return from && kernel->to_slot <= 1 && ratios <= kMaxMeasuredSegments;
 }
+
+void Write(const MeasureKernel& kernel, RecordWriter* writer) { Write(kernel.update, writer); }
+
+bool Read(RecordReader* reader, MeasureKernel* kernel) { return Read(reader, &kernel->update); }
 
 void Write(const CheckKernel& kernel, RecordWriter* writer) { Write(kernel.chunk, writer); }
 
@@ -132,6 +144,8 @@ absl::StatusOr<Kernel> DecodeKernel(absl::string_view record) {
       return ReadAs<CheckKernel>(&reader);
     case 2:
       return ReadAs<EncodeKernel>(&reader);
+    case 3:
+      return ReadAs<MeasureKernel>(&reader);
     default:
       return DamagedRecord(kKernelKey, "its kind is unknown");
   }
@@ -188,6 +202,29 @@ absl::StatusOr<EncodeKernelResult> DecodeEncodeKernelResult(absl::string_view re
   result.crc32c = reader.U32();
   if (!reader.complete()) return DamagedRecord(kEncodeResultKey, "a field is missing");
   return result;
+}
+
+std::string Encode(const MeasureResult& result) {
+  RecordWriter writer;
+  writer.U32(static_cast<uint32_t>(result.segments.size()));
+  for (const SegmentSquares& segment : result.segments) {
+    writer.F64(segment.weights);
+    writer.F64(segment.steps);
+  }
+  return SealRecord(kMeasureResultKey, std::move(writer).Take());
+}
+
+absl::StatusOr<MeasureResult> DecodeMeasureKernelResult(absl::string_view record) {
+  EPS_ASSIGN_OR_RETURN(const absl::string_view fields, UnsealRecord(kMeasureResultKey, record));
+  RecordReader reader(fields);
+  MeasureResult result;
+  const uint32_t segments = reader.U32();
+  for (uint32_t i = 0; i < std::min<uint32_t>(segments, kMaxMeasuredSegments); ++i) {
+    const double weights = reader.F64();
+    result.segments.push_back({weights, reader.F64()});
+  }
+  if (reader.complete() && segments <= kMaxMeasuredSegments) return result;
+  return DamagedRecord(kMeasureResultKey, "a field is missing");
 }
 
 }  // namespace eps::csd

@@ -4,19 +4,22 @@
 // The computations of a device over the chunk in its memory, as its host asks for them.
 //
 // A kernel and its result are records (storage/records/sealed_record.h). A kernel begins with u32
-// kind: 0 update, 1 check, 2 encode. Then come the fields of its struct below in their order:
-// chunk, slot and CRC32C as u32, version, term, nonce, update, bytes and offsets as u64, a float or
-// double as f64, a flag and an axis as u32, and a name as u32 length and text. All are
-// little-endian.
+// kind: 0 update, 1 check, 2 encode, 3 measure. Then come the fields of its struct below in their
+// order: chunk, slot and CRC32C as u32, version, term, nonce, update, bytes and offsets as u64, a
+// float or double as f64, a flag and an axis as u32, a name as u32 length and text, and a list as
+// u32 length and elements. All are little-endian.
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/ids.h"
 #include "base/job/layout.h"
+#include "optimizer/update_request.h"
 #include "optimizer/update_rule.h"
 #include "storage/cuts/extents/extent_seals.h"
 
@@ -47,12 +50,22 @@ struct UpdateKernel {
   uint64_t gradient_at = 0;
   uint64_t gradient_bytes = 0;
   uint32_t gradient_crc32c = 0;
+  std::vector<double> trust_ratios;  // as in UpdateRequest
 };
+
+// The most segments of a chunk whose norms fit into a result (kMaxKernelBytes).
+inline constexpr size_t kMaxMeasuredSegments = 200;
 
 // The result of an UpdateKernel. Plain value.
 struct UpdateKernelResult {
   double sum_squares = 0;  // as in UpdateResult
   uint32_t crc32c = 0;     // of the new footer
+};
+
+// Measures the chunk for that update, of whose result nothing is used. Changes no memory. Plain
+// value.
+struct MeasureKernel {
+  UpdateKernel update;
 };
 
 // Checks the whole chunk. The result is its footer. Plain value.
@@ -80,17 +93,19 @@ struct EncodeKernelResult {
   uint32_t crc32c = 0;  // of these bytes
 };
 
-using Kernel = std::variant<UpdateKernel, CheckKernel, EncodeKernel>;
+using Kernel = std::variant<UpdateKernel, CheckKernel, EncodeKernel, MeasureKernel>;
 
 std::string Encode(const Kernel& kernel);
 std::string Encode(const UpdateKernelResult& result);
 std::string Encode(const ExtentFooter& result);
 std::string Encode(const EncodeKernelResult& result);
+std::string Encode(const MeasureResult& result);
 // DataLoss for anything but what Encode returns.
 absl::StatusOr<Kernel> DecodeKernel(absl::string_view record);
 absl::StatusOr<UpdateKernelResult> DecodeUpdateKernelResult(absl::string_view record);
 absl::StatusOr<ExtentFooter> DecodeCheckKernelResult(absl::string_view record);
 absl::StatusOr<EncodeKernelResult> DecodeEncodeKernelResult(absl::string_view record);
+absl::StatusOr<MeasureResult> DecodeMeasureKernelResult(absl::string_view record);
 
 }  // namespace eps::csd
 

@@ -4,11 +4,14 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/bytes.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "base/job/optimizers.h"
 #include "compression/codec.h"
 #include "gtest/gtest.h"
+#include "optimizer/trust_ratio.h"
 #include "storage/requests.h"
 
 namespace eps {
@@ -51,6 +54,22 @@ std::vector<UpdateResult> AwaitAll(ShardUnderTest* shard, std::vector<Request> r
   return results;
 }
 
+// Measures the chunk of an update, if the optimizer adapts, and gives each segment a trust ratio of
+// its own. Returns the sums; expects success.
+std::string Measure(ShardUnderTest* shard, UpdateRequest* update) {
+  if (!RowOf(shard->spec().optimizer.name).adapts) return "";
+  const BackendDone done = shard->Await(MeasureRequest{*update});
+  EXPECT_TRUE(done.status.ok()) << done.status;
+  if (!done.status.ok()) return "";
+  std::string sums;
+  for (const SegmentSquares& segment : std::get<MeasureResult>(done.value).segments) {
+    absl::StrAppend(&sums, absl::StrFormat("%a %a\n", segment.weights, segment.steps));
+    update->trust_ratios.push_back(TrustRatio(segment));
+  }
+  EXPECT_FALSE(sums.empty());
+  return sums;
+}
+
 }  // namespace
 
 std::string TrainShard(ShardUnderTest* shard) {
@@ -70,6 +89,7 @@ std::string TrainShard(ShardUnderTest* shard) {
     for (size_t i = 0; i < reduced.size(); ++i) {
       updates[i].inputs.clear();
       updates[i].reduced = reduced[i].reduced;
+      state += Measure(shard, &updates[i]);
     }
     std::vector<Request> requests;
     for (UpdateRequest& update : updates) requests.emplace_back(std::move(update));
