@@ -202,8 +202,11 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
   if (storage.server_limit > Bytes(0)) {
     tier.available = Min(server.memory, each * storage.server_limit);
   }
-  if (!shape.state_on_disk) {
-    tier.uses.push_back(Use(MemoryKind::kState, state, /*exact=*/true, state));
+  const bool all_in_memory = !shape.state_on_disk;
+  const Bytes held = all_in_memory ? state : Min(state, each * storage.state_memory);
+  if (held > Bytes(0)) {
+    tier.uses.push_back(
+        Use(MemoryKind::kState, held, all_in_memory, all_in_memory ? state : Bytes(0)));
   }
   if (storage.device_memory > Bytes(0)) {
     tier.uses.push_back(
@@ -213,9 +216,11 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
     tier.uses.push_back(
         Use(MemoryKind::kScratch, each * storage.staging, /*exact=*/false, Bytes(0)));
   }
-  const bool sums_in_memory = !shape.state_on_disk;
-  tier.uses.push_back(Use(MemoryKind::kContribution, Bytes(memory.Contributions(sums_in_memory)),
-                          /*exact=*/false, Bytes(sums_in_memory ? memory.Sums() : 0)));
+  // The sums are where their chunks are.
+  Bytes contributions(memory.Contributions(/*sums_in_memory=*/false));
+  if (held > Bytes(0)) contributions += held / state * Bytes(memory.Sums());
+  tier.uses.push_back(Use(MemoryKind::kContribution, contributions, /*exact=*/false,
+                          Bytes(all_in_memory ? memory.Sums() : 0)));
   tier.uses.push_back(Use(MemoryKind::kFetch, Bytes(memory.Fetched()), /*exact=*/false, Bytes(0)));
   if (storage.residuals_at_servers && memory.Residuals() > 0) {
     const Bytes residuals(memory.Residuals());

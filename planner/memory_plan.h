@@ -63,6 +63,7 @@ LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
 struct StoragePlan {
   bool durable = false;  // cuts are written to files
   Bytes staging;         // staging buffers of one durable server
+  Bytes state_memory;    // of one server whose state is on disks (storage.dram)
   Bytes device_memory;   // of the emulated storage devices of one server; 0 without them
   Bytes server_limit;    // servers.memory_limit; 0 allows all of the machine's memory
   // The residuals of sparse gradients are kept at the servers (quantization.residual_home).

@@ -156,9 +156,13 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   plan.hardware = hardware.name;
   plan.shape = ShapeOf(config, hardware);
   EPS_ASSIGN_OR_RETURN(plan.work, WorkloadOf(spec));
+  const Bytes held = plan.shape.servers * Bytes(static_cast<double>(config.storage.dram));
+  const Bytes state = static_cast<double>(plan.work.parameters) * plan.work.state_per_parameter;
+  plan.shape.disk_share = 1 - Min(held, state) / state;
   StoragePlan storage;
   storage.durable = config.storage.durable();
   storage.staging = Bytes(static_cast<double>(config.storage.staging));
+  storage.state_memory = Bytes(static_cast<double>(config.storage.dram));
   storage.residuals_at_servers =
       storage.durable || spec.codecs.residual_home == ResidualHome::kServer;
   if (config.storage.kind == "csd") {

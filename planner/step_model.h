@@ -51,6 +51,7 @@ struct RunShape {
   // The state streams through the disks at every update, and weights are read from the disks before
   // they are encoded (storage.kind=nvme or csd).
   bool state_on_disk = false;
+  double disk_share = 1;  // of that state; the rest is in memory (storage.dram)
   // The servers write cuts. If the state is in memory, a cut writes all of it during the step that
   // follows the cut.
   bool durable = false;
@@ -191,6 +192,8 @@ class StepModel {
   Seconds OnServers(Bytes bytes, double chunks) const;
   static Crowd CrowdOf(const std::vector<WorkerClass>& classes);
   StageTimes TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const;
+  void AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t) const;
+  void AddMeasurement(Bytes read, StageTimes* t) const;
   std::vector<StageTimes> StagesOf(uint32_t parts, const Crowd& crowd) const;
   void AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const;
 

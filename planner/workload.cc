@@ -4,6 +4,7 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/job/layout/visits.h"
 #include "base/job/models/model_family.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
@@ -91,6 +92,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
   work.micro_batches = t.micro_batches;
   work.tokens = spec.tokens_per_step();
   work.sealed = t.mode == Mode::kSealed;
+  work.measures = RowOf(spec.optimizer.name).adapts;
   uint64_t state = 0;
   for (const Chunk& chunk : chunks.chunks()) state += StateBytes(spec, chunk);
   work.state_per_parameter =

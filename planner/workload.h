@@ -52,6 +52,7 @@ struct Workload {
   uint32_t micro_batches = 1;  // of a part
   uint64_t tokens = 0;         // of a step, over all parts
   bool sealed = false;         // updates wait for the commit decision at the end of the step
+  bool measures = false;       // updates also wait for norms, for which the state is read once more
   // FP32 master weight and the optimizer's fields: 12 B for AdamW, less if some are frozen.
   Bytes state_per_parameter;
   Flops model_flops;  // of a step, without recomputation, as MFU counts them

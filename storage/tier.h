@@ -94,16 +94,16 @@ class Tier {
 
   virtual ~Tier() = default;
 
-  // Returns true if the state lives in the slot files: a write then needs a free slot, and a
-  // capture costs nothing. Returns false if a cut has to copy each chunk to a slot.
-  virtual bool in_slots() const = 0;
+  // Returns true if the chunk lives in the slot files: a write then needs a free slot, and a
+  // capture costs nothing. Returns false if a cut has to copy it to a slot. Constant.
+  virtual bool in_slots(uint32_t index) const = 0;
   // Returns the memory that holds the state. 0 if the slot files hold it.
   virtual uint64_t state_bytes() const = 0;
   // Runs an operation whose check has passed. Keep `op` valid until `done`. Drops the inputs
   // before it calls `done`.
   virtual void Run(ChunkOp* op, RunDone done) = 0;
   // Copies the chunk's current state into a slot. Calls `copied` as soon as the chunk may change
-  // again, and `done` once the copy has been written. REQUIRES !in_slots().
+  // again, and `done` once the copy has been written. REQUIRES !in_slots(copy.index).
   virtual void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) = 0;
   // Makes the completed writes to a slot survive a power cut. `done` may run on the caller's stack.
   virtual void Sync(uint32_t slot, SyncDone done) = 0;

@@ -139,6 +139,7 @@ struct StorageConfig {
   std::string kind = "auto";  // auto | dram | nvme | csd
   std::string path;
   std::vector<std::string> drives;         // folders that hold tensors instead of `path`
+  uint64_t dram = 0;                       // bytes of the state in memory, with nvme and csd
   uint64_t staging = uint64_t{256} << 20;  // bytes
   DevicesConfig csd;
   std::string cut_steps = "auto";      // auto | a number

@@ -2,12 +2,13 @@
 #define EPS_BASE_CONFIG_CONFIG_KEYS_H_
 
 // The keys of the settings that do not define a job's bits, written as in base/job/keys.h, and the
-// walk over all keys of a configuration. These files, and security_keys.h, define all keys.
+// walk over all keys of a configuration. These files, security_keys.h
+// and storage_keys.h, define all keys.
 
 #include "absl/strings/str_cat.h"
 #include "base/config/config.h"
-#include "base/config/device_keys.h"
 #include "base/config/security_keys.h"
+#include "base/config/storage_keys.h"
 #include "base/config/text_rules.h"
 #include "base/job/key_rules.h"
 #include "base/job/keys.h"
@@ -82,48 +83,6 @@ void RunKeysOfQuantization(V* v, QuantizationConfig* q) {
          "How topk chooses elements: exactly, or by a threshold from a sample (sampled).");
   v->Key("quantization.scope", &q->scope, AnyValue(),
          "Where topk chooses elements: within each chunk, or within a whole tensor.");
-}
-
-template <class V>
-void StorageKeys(V* v, StorageConfig* s) {
-  v->Key(
-      "storage.kind", &s->kind, AnyValue(),
-      "Where a server keeps weights and optimizer state: dram; nvme; or csd, storage devices that "
-      "update them. They survive its process on nvme and csd, and in dram if storage.path is set. "
-      "With auto and no storage.path, eps train keeps them in memory with cuts in "
-      "checkpoint.dir/state if that disk has room, and removes the cuts after the last "
-      "checkpoint; dram writes no cuts.");
-  v->Key("storage.path", &s->path, AnyValue(),
-         "Data folder of one server; eps train creates one folder per server in it. If it is "
-         "empty, nvme and csd keep the state in checkpoint.dir/state, and dram writes nothing.");
-  v->Key("storage.drives", &s->drives, AnyValue(),
-         "Folders, one on each drive, over which a server spreads its tensors; the catalogue and "
-         "the log stay in storage.path, which has to be set. eps train creates one folder per "
-         "server in each. Keep their order: a server refuses drives that were exchanged.");
-  v->Key("storage.staging", &s->staging, SizeText(),
-         "Memory of a server for chunks in transfer from or to its disk.");
-  DeviceKeys(v, &s->csd);
-  v->Key("storage.cut_steps", &s->cut_steps, AnyValue(),
-         "Steps between cuts, from which a job resumes after a crash; auto keeps their cost below "
-         "1 % of the time; 0 sets no such interval. The last step ends with a cut, too.");
-  v->Key("storage.cut_seconds", &s->cut_seconds, AnyValue(),
-         "Most seconds between cuts, besides storage.cut_steps, which bounds the work that a crash "
-         "loses: a step that is decided later ends with a cut. A cut that takes longer than a "
-         "tenth of this extends it to ten times its duration. 0 disables this.");
-  v->Key("storage.log", &s->log, AnyValue(),
-         "contributions logs each contribution before it is acknowledged, so that a crashed server "
-         "recovers its latest state and the job does not return to a cut; none disables the log.");
-  v->Key("storage.reopen", &s->reopen, AnyValue(),
-         "Whether a restarted server reopens the job that it last served; servers.addresses must "
-         "be unchanged.");
-  v->Key("storage.max_restarts", &s->max_restarts, AnyValue(),
-         "How often, in total, eps train restarts killed servers and workers if the job can resume "
-         "from a cut, and killed workers in mode sealed; 0 ends the run instead. A worker that was "
-         "stopped is replaced without counting.");
-  v->Key("storage.keep", &s->keep, AnyValue(),
-         "Keeps the cuts that storage.kind=auto wrote after the last checkpoint.");
-  v->Key("storage.scrub", &s->scrub, SizeText(),
-         "Bytes per second that a server rereads from its cuts and checks; 0 disables scrubbing.");
 }
 
 template <class V>

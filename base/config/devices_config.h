@@ -1,7 +1,7 @@
 #ifndef EPS_BASE_CONFIG_DEVICES_CONFIG_H_
 #define EPS_BASE_CONFIG_DEVICES_CONFIG_H_
 
-// The settings of the section storage.csd; device_keys.h describes them.
+// The settings of the section storage.csd; storage_keys.h describes them.
 
 #include <array>
 #include <cstdint>

@@ -125,11 +125,12 @@ absl::Status RunServe(const Config& config) {
   EPS_ASSIGN_OR_RETURN(options.cut_steps, CutSteps(config.storage));
   options.cut_ms = std::min(config.storage.cut_seconds, kLongestCutSeconds) * 1000;
   EPS_ASSIGN_OR_RETURN(const uint64_t log_steps, LogSteps(config.storage, options.cut_steps));
-  EPS_RETURN_IF_ERROR(CheckDrives(config.storage));
+  EPS_RETURN_IF_ERROR(CheckPlace(config.storage));
   if (config.storage.durable()) {
     options.storage = StorageOptions{config.storage.tier(), config.storage.path,
                                      config.storage.staging, config.storage.reopen, log_steps};
     options.storage->drives = config.storage.drives;
+    options.storage->memory_bytes = config.storage.dram;
     if (config.storage.kind == "csd") {
       EPS_ASSIGN_OR_RETURN(options.storage->devices,
                            DevicesOf(config.storage.csd, config.optimizer.plugin));

@@ -24,9 +24,9 @@ void ShardRouter::On(const internal_event::JobFailed& e) {
   facts_.failure = Failure{e.reason, e.code};
   Emit(facts_.Traced(TraceAction::Kind::kFailed, 0, Version(facts_.version)));
   const absl::Status status = facts_.FailedStatus();
-  if (leases_ != nullptr) {
-    leases_->RefuseJoins(status);
-    leases_->EndTerm(status);
+  if (lead_ != nullptr) {
+    lead_->leases.RefuseJoins(status);
+    lead_->leases.EndTerm(status);
   }
   watch_.EndTerm(status);
   push_.RefuseOffers(status);
@@ -44,7 +44,7 @@ void ShardRouter::On(const internal_event::JobFailed& e) {
 
 void ShardRouter::EndWork(const absl::Status& why) {
   workers_.EndWork(why);
-  if (gates_ != nullptr) gates_->EndWork(why);
+  if (lead_ != nullptr) lead_->gates.EndWork(why);
   fetch_.EndWork(why);
   push_.EndWork();
   transfer_.EndWork(why);
@@ -60,7 +60,7 @@ void ShardRouter::On(const internal_event::PartsBegun& e) {
                        });
   for (const PartId part : e.parts) facts_.parts[part.value()].leaving = leaving;
   fetch_.On(e);
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) lead_->leases.On(e);
 }
 
 void ShardRouter::On(const internal_event::PartsSeen& e) {
@@ -89,11 +89,11 @@ void ShardRouter::On(const internal_event::GateMoved& e) {
 }
 
 void ShardRouter::On(const internal_event::LossesReported& e) {
-  if (lead_ != nullptr) lead_->On(e);
+  if (lead_ != nullptr) lead_->steps.On(e);
 }
 
 void ShardRouter::On(const internal_event::EvaluationsReported& e) {
-  if (lead_ != nullptr) lead_->On(e);
+  if (lead_ != nullptr) lead_->steps.On(e);
 }
 
 // ---------------------------------------------------------------- the open step
@@ -144,7 +144,7 @@ void ShardRouter::On(const internal_event::StepOpened& e) {
   Emit(facts_.Traced(TraceAction::Kind::kStepOpened, 0, Version(facts_.version)));
   drain_.Check();
   cuts_.On(e);
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) lead_->leases.On(e);
   trust_.On(e);
   steps_.On(e);
 }
@@ -152,7 +152,7 @@ void ShardRouter::On(const internal_event::StepOpened& e) {
 void ShardRouter::On(const internal_event::StepReady& e) {
   workers_.On(e);
   transfer_.On(e);
-  if (lead_ != nullptr) lead_->Pump();
+  if (lead_ != nullptr) lead_->steps.Pump();
 }
 
 // ---------------------------------------------------------------- the lead
@@ -170,7 +170,7 @@ void ShardRouter::On(const internal_event::Recorded& e) {
 void ShardRouter::On(const internal_event::RecordsUpToDate& e) {
   cuts_.On(e);
   watch_.On(e);
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) lead_->leases.On(e);
 }
 
 void ShardRouter::On(const internal_event::BorderOpened& e) {
@@ -189,14 +189,14 @@ void ShardRouter::On(const internal_event::BorderOpened& e) {
   On(internal_event::StepOpened());
   On(internal_event::StepReady());
   fetch_.On(e);
-  if (gates_ != nullptr) gates_->On(e);
+  if (lead_ != nullptr) lead_->gates.On(e);
 }
 
 void ShardRouter::On(const internal_event::ShardReached& e) {
-  lead_->On(e);
+  lead_->steps.On(e);
   trust_.On(e);
-  leases_->On(e);
-  gates_->On(e);
+  lead_->leases.On(e);
+  lead_->gates.On(e);
 }
 
 void ShardRouter::On(const internal_event::LeadReached& e) {
@@ -231,9 +231,9 @@ void ShardRouter::On(const internal_event::Imported& e) {
 void ShardRouter::On(const internal_event::CutEverywhere& e) {
   facts_.cuts.everywhere = e.cut;
   cuts_.On(e);
-  lead_->On(e);
+  lead_->steps.On(e);
   drain_.Check();
-  gates_->On(e);
+  lead_->gates.On(e);
 }
 
 void ShardRouter::On(const internal_event::CutStarted&) {
@@ -248,7 +248,7 @@ void ShardRouter::On(const internal_event::TermOver& e) {
   EndWork(over);
   output_.Drop(over, out_);
   push_.EndTerm(over);
-  if (leases_ != nullptr) leases_->EndTerm(over);
+  if (lead_ != nullptr) lead_->leases.EndTerm(over);
   watch_.EndTerm(over);  // records of steps that will be repeated are withdrawn
   cuts_.EndTerm();
   next_term_ = e.next;
@@ -278,7 +278,7 @@ void ShardRouter::On(const internal_event::LogFound& e) {
 
 void ShardRouter::On(const internal_event::ReplayOpened& e) {
   terms_.On(e);
-  if (lead_ != nullptr) lead_->On(e);
+  if (lead_ != nullptr) lead_->steps.On(e);
   facts_.step = e.border.step() + 1;
   facts_.version = e.border.version();
   facts_.open.loss_scale = LossScaleAfter(facts_.job.spec, e.border);
@@ -297,9 +297,9 @@ void ShardRouter::On(const internal_event::SessionReplayed& e) {
   for (const v1::LoggedLease& lease : e.session->leases()) {
     if (lease.part() < facts_.parts.size()) facts_.parts[lease.part()].granted = lease.generation();
   }
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) lead_->leases.On(e);
   steps_.On(e);
-  if (lead_ != nullptr) lead_->On(e);
+  if (lead_ != nullptr) lead_->steps.On(e);
   if (e.session->has_trust()) trust_.Replay(e.session->trust());
   terms_.On(e);
 }
@@ -307,10 +307,10 @@ void ShardRouter::On(const internal_event::SessionReplayed& e) {
 void ShardRouter::On(const internal_event::ReplayEnded& e) {
   facts_.log = ShardFacts::LogState::kWritten;
   replay_.On(e);
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) lead_->leases.On(e);
   if (lead_ == nullptr) return On(internal_event::LeadReached());
   cuts_.On(e);
-  lead_->Pump();
+  lead_->steps.Pump();
   trust_.On(e);
 }
 
@@ -321,17 +321,17 @@ absl::StatusOr<bool> ShardRouter::Replay(const v1::LogFact& fact, const LogEntry
       return push_.Replay(fact.push(), entry.payload, entry.residual);
     case v1::LogFact::kDecision:
       if (fact.decision().step() < facts_.step) return true;
-      if (lead_ != nullptr) lead_->Replay(fact.decision());
+      if (lead_ != nullptr) lead_->steps.Replay(fact.decision());
       On(internal_event::Decided{fact.decision()});
       return true;
     case v1::LogFact::kTrust:
       trust_.Replay(fact.trust());
       return true;
     case v1::LogFact::kStats:
-      if (lead_ != nullptr) lead_->Replay(fact.stats());
+      if (lead_ != nullptr) lead_->steps.Replay(fact.stats());
       return true;
     case v1::LogFact::kReports:
-      return lead_ == nullptr || lead_->Replay(fact.reports());
+      return lead_ == nullptr || lead_->steps.Replay(fact.reports());
     case v1::LogFact::kSession:
       On(internal_event::SessionReplayed{&fact.session()});
       return true;

@@ -4,9 +4,11 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/job/optimizers.h"
 #include "compression/codec_table.h"
 #include "eps_server/core/push/admission.h"
 #include "eps_server/core/shard_router.h"
+#include "storage/cuts/drives/memory_share.h"
 
 namespace eps {
 namespace {
@@ -42,14 +44,17 @@ void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
 v1::JobState ShardCore::state() const { return term_->state(); }
 
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                       const std::vector<ChunkId>& owned, bool stores_gradients) {
+                                       const std::vector<ChunkId>& owned, uint64_t memory_bytes) {
   const auto codecs = CodecTable::Build(spec, chunks);
   EPS_CHECK_MSG(codecs.ok(), codecs.status().ToString());
   const Admission::Quota quota = Admission::ComputeQuota(spec, chunks, *codecs, owned);
   uint64_t budget = quota.per_part() * spec.training.parts;
-  if (spec.training.mode != Mode::kSealed || stores_gradients) return budget;
-  for (const ChunkId id : owned) {
-    if (!chunks.chunk(id).frozen) budget += chunks.chunk(id).elements * sizeof(float);
+  if (spec.training.mode != Mode::kSealed) return budget;
+  const size_t arrays = 1 + StateFields(spec.optimizer).size();
+  const std::vector<bool> in_memory = ChunksInMemory(chunks, owned, arrays, memory_bytes);
+  for (size_t i = 0; i < owned.size(); ++i) {
+    const Chunk& chunk = chunks.chunk(owned[i]);
+    if (in_memory[i] && !chunk.frozen) budget += chunk.elements * sizeof(float);
   }
   return budget;
 }

@@ -329,7 +329,7 @@ TEST(ShardCore, QuotaBoundsAPartThatRunsAhead) {
   cluster.Run();
   std::vector<ChunkId> owned;
   for (const Chunk& chunk : cluster.chunks().chunks()) owned.push_back(chunk.id);
-  const uint64_t budget = ShardCore::ContributionBudget(spec, cluster.chunks(), owned, false);
+  const uint64_t budget = ShardCore::ContributionBudget(spec, cluster.chunks(), owned, ~0ull);
   const v1::StatusReply status = cluster.Status(ShardId(0));
   ASSERT_GT(status.waits_size(), 0);
   EXPECT_THAT(status.waits(0).what(), HasSubstr("Push of chunk"));

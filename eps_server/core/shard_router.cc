@@ -65,16 +65,10 @@ ShardRouter::ShardRouter(const ShardCore::Options& options, ShardLife* life)
       steps_(&facts_, this, this),
       trust_(&facts_, this),
       workers_(&facts_, this, this),
-      lead_(facts_.job.is_lead() ? std::make_unique<LeadDesk>(&facts_, static_cast<Outbox*>(this))
-                                 : nullptr),
-      leases_(facts_.job.is_lead()
-                  ? std::make_unique<LeaseDesk>(&facts_, static_cast<const DeskQueries*>(this),
-                                                static_cast<Outbox*>(this))
-                  : nullptr),
-      gates_(facts_.job.is_lead()
-                 ? std::make_unique<GateDesk>(&facts_, static_cast<const DeskQueries*>(this),
+      lead_(facts_.job.is_lead()
+                ? std::make_unique<LeadDesks>(&facts_, static_cast<const DeskQueries*>(this),
                                               static_cast<Outbox*>(this))
-                 : nullptr),
+                : nullptr),
       links_(&facts_, this),
       transfer_(&facts_, this, this),
       watch_(&facts_, this),
@@ -133,12 +127,12 @@ std::optional<Event> ShardRouter::TakeDeferred() {
 }
 
 void ShardRouter::On(const event::Join& e) {
-  if (leases_ != nullptr) return leases_->On(e);
+  if (lead_ != nullptr) return lead_->leases.On(e);
   Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Join: ")});
 }
 
 void ShardRouter::On(const event::Beat& e) {
-  if (leases_ != nullptr) return leases_->On(e);
+  if (lead_ != nullptr) return lead_->leases.On(e);
   Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Session: ")});
 }
 
@@ -155,20 +149,22 @@ void ShardRouter::On(const event::RestartImport& e) {
   if (facts_.state != v1::JOB_STATE_IMPORTING || lead_ == nullptr) return;
   if (facts_.job.durable()) return terms_.On(e);
   transfer_.EndImports(absl::AbortedError("ImportState: the driver begins the import again"));
-  lead_->On(e);
+  lead_->steps.On(e);
 }
 
 void ShardRouter::On(const event::Standing& e) {
-  if (gates_ != nullptr) gates_->On(e);
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) {
+    lead_->gates.On(e);
+    lead_->leases.On(e);
+  }
 }
 
 void ShardRouter::On(const event::DrainWorker& e) {
-  if (leases_ != nullptr) leases_->On(e);
+  if (lead_ != nullptr) lead_->leases.On(e);
 }
 
 void ShardRouter::On(const event::Gate& e) {
-  if (gates_ != nullptr) return gates_->On(e);
+  if (lead_ != nullptr) return lead_->gates.On(e);
   Emit(effect::Close{e.stream, NotTheLead(facts_.job, "Gate: ")});
 }
 
@@ -186,8 +182,10 @@ void ShardRouter::On(const event::OpDone& e) {
 
 void ShardRouter::On(const event::Timer& e) {
   cuts_.On(e);
-  if (leases_ != nullptr) leases_->On(e);
-  if (gates_ != nullptr) gates_->On(e);
+  if (lead_ != nullptr) {
+    lead_->leases.On(e);
+    lead_->gates.On(e);
+  }
   links_.On(e);
   push_.On(e);
   workers_.On(e);
@@ -202,14 +200,16 @@ void ShardRouter::On(const event::LinkUp& e) {
 
 void ShardRouter::On(const event::LinkDown& e) {
   links_.On(e);
-  if (gates_ != nullptr) gates_->On(e);
+  if (lead_ != nullptr) lead_->gates.On(e);
 }
 
 void ShardRouter::On(const event::StreamClosed& e) {
   fetch_.Closed(e.stream);
   workers_.Closed(e.stream);
-  if (gates_ != nullptr) gates_->Closed(e.stream);
-  if (leases_ != nullptr) leases_->Closed(e.stream);
+  if (lead_ != nullptr) {
+    lead_->gates.Closed(e.stream);
+    lead_->leases.Closed(e.stream);
+  }
   watch_.Closed(e.stream);
   deferred_.erase(std::remove_if(deferred_.begin(), deferred_.end(),
                                  [&e](const Event& d) { return StreamOfRequest(d) == e.stream; }),
@@ -228,11 +228,11 @@ void ShardRouter::On(const event::FromShard& e) {
       if (lead_ != nullptr) links_.OnRegister(e.from, m.register_());
       return;
     case v1::ShardMessage::kImported:
-      if (gates_ != nullptr) gates_->OnImported(e.from);
-      if (lead_ != nullptr) return lead_->OnImported(e.from, m);
+      if (lead_ != nullptr) lead_->gates.OnImported(e.from);
+      if (lead_ != nullptr) return lead_->steps.OnImported(e.from, m);
       return On(internal_event::BorderOpened{m.imported()});
     case v1::ShardMessage::kStats:
-      if (lead_ != nullptr) lead_->OnStats(e.from, m.stats());
+      if (lead_ != nullptr) lead_->steps.OnStats(e.from, m.stats());
       return;
     case v1::ShardMessage::kDecision:
       return steps_.OnMessage(m.decision());
@@ -249,7 +249,7 @@ void ShardRouter::On(const event::FromShard& e) {
     case v1::ShardMessage::kGate:
       return On(internal_event::GateMoved{m.gate()});
     case v1::ShardMessage::kGateSet:
-      if (gates_ != nullptr) gates_->OnGateSet(e.from, m.gate_set());
+      if (lead_ != nullptr) lead_->gates.OnGateSet(e.from, m.gate_set());
       return;
     case v1::ShardMessage::kDrained:
       return drain_.On(internal_event::MayEnd());
@@ -279,10 +279,10 @@ std::unique_ptr<ShardRouter> ShardRouter::NextTerm(std::vector<Effect>* out) {
   next->facts_.driver = facts_.driver;
   next->facts_.hold.draining_since_ms = facts_.hold.draining_since_ms;
   next->deferred_ = std::move(deferred_);
-  if (leases_ != nullptr) next->leases_->Continue(leases_.get());
+  if (lead_ != nullptr) next->lead_->leases.Continue(&lead_->leases);
   next->watch_.Inherit(watch_);
   next->out_ = out;
-  if (gates_ != nullptr) next->gates_->Continue(*gates_);
+  if (lead_ != nullptr) next->lead_->gates.Continue(lead_->gates);
   if (life_->recovery != nullptr) {
     next->On(internal_event::CutLimit{life_->recovery->most_cut_steps()});
   }

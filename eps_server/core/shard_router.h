@@ -54,6 +54,16 @@ struct ShardLife {
   std::unique_ptr<Recovery> recovery;        // on the lead of a durable job
 };
 
+// The desks that only the lead has.
+struct LeadDesks {
+  LeadDesks(const ShardFacts* facts, const DeskQueries* queries, Outbox* outbox)
+      : steps(facts, outbox), leases(facts, queries, outbox), gates(facts, queries, outbox) {}
+
+  LeadDesk steps;
+  LeaseDesk leases;
+  GateDesk gates;
+};
+
 // One term of a shard: nothing of an earlier term can be left in it. For one thread. Borrows
 // `life`, which outlives it.
 class ShardRouter final : private Outbox, private DeskQueries {
@@ -111,8 +121,8 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::PartsBegun& e);
   void On(const internal_event::LeasesChanged& e);
   void On(const internal_event::GateMoved& e);
-  void On(const internal_event::GatesChanged& e) { lead_->On(e); }
-  void On(const internal_event::ShardDrains& e) { gates_->On(e); }
+  void On(const internal_event::GatesChanged& e) { lead_->steps.On(e); }
+  void On(const internal_event::ShardDrains& e) { lead_->gates.On(e); }
   void On(const internal_event::DrainBegan& e) { terms_.On(e); }
   void On(const internal_event::MayEnd& e) { drain_.On(e); }
   void On(const internal_event::LossesReported& e);
@@ -147,9 +157,9 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void On(const internal_event::ExportEnded&) { steps_.StartReadyUpdates(); }
   // ---- cuts and terms
   void On(const internal_event::CutStarted& e);
-  void On(const internal_event::CutLimit& e) { lead_->On(e); }
+  void On(const internal_event::CutLimit& e) { lead_->steps.On(e); }
   void On(const internal_event::CutWanted& e) { terms_.On(e); }
-  void On(const internal_event::CutMeasured& e) { lead_->On(e); }
+  void On(const internal_event::CutMeasured& e) { lead_->steps.On(e); }
   void On(const internal_event::CutEverywhere& e);
   void On(const internal_event::TermOver& e);
   void On(const internal_event::StateRestored& e);
@@ -174,8 +184,8 @@ class ShardRouter final : private Outbox, private DeskQueries {
   void Count(const char* name, uint64_t n) override { life_->counters[name] += n; }
   // ---- DeskQueries
   double NormOf(uint64_t step) const override;
-  uint64_t RecordedStep() const override { return lead_->recorded_step(); }
-  uint64_t NextDecision() const override { return lead_->next_decision(); }
+  uint64_t RecordedStep() const override { return lead_->steps.recorded_step(); }
+  uint64_t NextDecision() const override { return lead_->steps.next_decision(); }
   std::vector<v1::Have> Counted(const std::vector<bool>& parts) const override;
   std::vector<Axis> AxesForUpdate(ChunkId chunk) const override;
   const v1::Trust* TrustOfOpenStep() const override { return trust_.OfOpenStep(); }
@@ -200,9 +210,7 @@ class ShardRouter final : private Outbox, private DeskQueries {
   StepDesk steps_;
   TrustDesk trust_;
   WorkerDesk workers_;
-  std::unique_ptr<LeadDesk> lead_;     // null on other shards
-  std::unique_ptr<LeaseDesk> leases_;  // null on other shards
-  std::unique_ptr<GateDesk> gates_;    // null on other shards
+  std::unique_ptr<LeadDesks> lead_;  // null on other shards
   LinkDesk links_;
   TransferDesk transfer_;
   WatchDesk watch_;

@@ -38,7 +38,7 @@ void FillStageProgress(const ShardFacts& facts, v1::StatusReply* status) {
 // ---------------------------------------------------------------- DeskQueries
 
 double ShardRouter::NormOf(uint64_t step) const {
-  return lead_ == nullptr ? 0 : lead_->NormOf(step);
+  return lead_ == nullptr ? 0 : lead_->steps.NormOf(step);
 }
 
 std::vector<v1::Have> ShardRouter::Counted(const std::vector<bool>& parts) const {
@@ -46,7 +46,7 @@ std::vector<v1::Have> ShardRouter::Counted(const std::vector<bool>& parts) const
 }
 
 absl::Status ShardRouter::CheckBegin(const v1::BeginStepRequest& request) const {
-  return leases_ == nullptr ? absl::OkStatus() : leases_->CheckBegin(request);
+  return lead_ == nullptr ? absl::OkStatus() : lead_->leases.CheckBegin(request);
 }
 
 std::vector<Axis> ShardRouter::AxesForUpdate(ChunkId chunk) const {
@@ -60,7 +60,7 @@ bool ShardRouter::IsIdle() const {
 
 std::string ShardRouter::RecoveryWaitsFor() const {
   const std::string shards = terms_.WaitsFor();
-  return shards.empty() && lead_ != nullptr ? lead_->WaitsFor() : shards;
+  return shards.empty() && lead_ != nullptr ? lead_->steps.WaitsFor() : shards;
 }
 
 v1::LoggedSession ShardRouter::Session() const {
@@ -68,12 +68,12 @@ v1::LoggedSession ShardRouter::Session() const {
   if (facts_.KnowsLeases()) {
     for (const PartLeases& part : facts_.parts) session.add_fences(part.seen);
   }
-  if (leases_ != nullptr) leases_->FillSession(&session);
+  if (lead_ != nullptr) lead_->leases.FillSession(&session);
   if (lead_ != nullptr) {
     for (const uint64_t incarnation : terms_.Incarnations()) {
       session.add_incarnations(incarnation);
     }
-    for (v1::Decision& d : lead_->LastDecisions()) *session.add_decisions() = std::move(d);
+    for (v1::Decision& d : lead_->steps.LastDecisions()) *session.add_decisions() = std::move(d);
     if (trust_.last() != nullptr) *session.mutable_trust() = *trust_.last();
   }
   for (const v1::Stats& stats : steps_.last_stats()) *session.add_stats() = stats;
@@ -101,9 +101,9 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
   uint64_t parameters = 0;
   for (const OwnedChunk& chunk : facts_.owned) parameters += job.chunks.chunk(chunk.id).elements;
   status->set_parameters(parameters);
-  if (leases_ != nullptr) {
-    status->set_joined_workers(static_cast<uint32_t>(leases_->processes()));
-    leases_->FillStatus(status);
+  if (lead_ != nullptr) {
+    status->set_joined_workers(static_cast<uint32_t>(lead_->leases.processes()));
+    lead_->leases.FillStatus(status);
   }
   for (const auto& [name, value] : life_->counters) (*status->mutable_counters())[name] = value;
   fetch_.FillTimes(status);
@@ -128,9 +128,9 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
     page.Add(facts_.replays() ? "the state of before" : "what all shards have", page.step(),
              terms_.recovering_since_ms());
   }
-  if (leases_ != nullptr) leases_->Waits(&page);
+  if (lead_ != nullptr) lead_->leases.Waits(&page);
   drain_.Waits(&page);
-  if (gates_ != nullptr) gates_->Waits(&page);
+  if (lead_ != nullptr) lead_->gates.Waits(&page);
   workers_.Waits(&page);
   fetch_.Waits(&page);
   push_.Waits(&page);
@@ -138,7 +138,7 @@ void ShardRouter::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
 }
 
 void ShardRouter::FillGates(v1::StatusReply* status) const {
-  if (gates_ != nullptr) return gates_->FillStatus(status);
+  if (lead_ != nullptr) return lead_->gates.FillStatus(status);
   for (const std::string& holder : facts_.hold.gate.holders()) {
     v1::HeldGate* gate = status->add_gates();
     gate->set_holder(holder);
@@ -165,7 +165,7 @@ std::string ShardRouter::UpdateWaitsFor(ChunkId chunk) const {
 std::string ShardRouter::StepWaitsFor() const {
   if (state() == v1::JOB_STATE_RECOVERING) return RecoveryWaitsFor();
   if (facts_.state == v1::JOB_STATE_IMPORTING) {
-    return lead_ != nullptr ? lead_->WaitsFor() : "ImportState";
+    return lead_ != nullptr ? lead_->steps.WaitsFor() : "ImportState";
   }
   for (const OwnedChunk& chunk : facts_.owned) {
     if (facts_.job.IsFrozen(chunk.id)) continue;

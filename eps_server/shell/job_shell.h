@@ -3,7 +3,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -46,7 +48,8 @@ struct ShellEnvironment {
   std::chrono::milliseconds unread_timeout{60'000};
   std::string trace;     // folder of TraceFile; empty disables
   bool durable = false;  // new_backend makes durable backends, whose cuts also hold residuals
-  bool stores_gradients = false;  // its backends keep reduced gradients outside of memory
+  // Its backends keep so many bytes of the state in memory, with their reduced gradients.
+  uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Factories; tests replace them.

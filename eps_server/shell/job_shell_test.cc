@@ -5,6 +5,7 @@
 #include <future>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
@@ -345,16 +346,20 @@ TEST(JobShellMemory, StoredGradientsNeedNoMemory) {
   environment.pool = &pool;
   environment.timers = &timers;
   environment.account = &account;
-  uint64_t reserved[2] = {};
-  for (const bool stored : {false, true}) {
-    environment.stores_gradients = stored;
-    const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
-    ASSERT_TRUE(shell.ok()) << shell.status();
-    reserved[stored] = (*shell)->reserved_bytes();
-  }
   uint64_t gradient_bytes = 0;
   for (const Chunk& chunk : ChunkMap::Build(spec).chunks()) gradient_bytes += 4 * chunk.elements;
-  EXPECT_EQ(reserved[0] - reserved[1], gradient_bytes);
+  std::vector<uint64_t> reserved;
+  // All of the state in memory, half of it, and nothing.
+  for (const uint64_t bytes : {3 * gradient_bytes, 3 * gradient_bytes / 2, uint64_t{0}}) {
+    environment.memory_bytes = bytes;
+    const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+    ASSERT_TRUE(shell.ok()) << shell.status();
+    reserved.push_back((*shell)->reserved_bytes());
+  }
+  EXPECT_EQ(reserved[0] - reserved[2], gradient_bytes);
+  EXPECT_LT(reserved[1], reserved[0]);
+  EXPECT_GT(reserved[1], reserved[2]);
+  EXPECT_LE(reserved[1] - reserved[2], gradient_bytes / 2);
 }
 
 }  // namespace

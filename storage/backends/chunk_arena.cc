@@ -11,14 +11,16 @@ ChunkArena::~ChunkArena() {
 
 absl::StatusOr<std::unique_ptr<ChunkArena>> ChunkArena::New(const ChunkMap& chunks,
                                                             const std::vector<ChunkId>& owned,
-                                                            size_t arrays, MemoryAccount* account) {
+                                                            size_t arrays, MemoryAccount* account,
+                                                            const std::vector<bool>* held_or_null) {
   std::unique_ptr<ChunkArena> arena(new ChunkArena(account));
   uint64_t elements = 0;
   uint64_t floats = 0;
   uint64_t bytes = 0;  // of the elements; the padding is less than a cache line for each array
-  for (const ChunkId id : owned) {
-    const Chunk& chunk = chunks.chunk(id);
+  for (size_t i = 0; i < owned.size(); ++i) {
+    const Chunk& chunk = chunks.chunk(owned[i]);
     arena->places_.push_back({floats, ChunkArrays::Stride(chunk.elements)});
+    if (held_or_null != nullptr && !(*held_or_null)[i]) continue;
     const size_t own = chunk.frozen ? 1 : arrays;
     elements += chunk.elements;
     bytes += chunk.elements * sizeof(float) * own;

@@ -17,18 +17,19 @@ namespace eps {
 // kState. Takes no locks: the owner serializes access to each chunk's arrays.
 class ChunkArena {
  public:
-  // Reserves `arrays` arrays for each of the `owned` chunks, and one for a frozen chunk.
+  // Reserves `arrays` arrays for each of the `owned` chunks, and one for a frozen chunk. Chunks
+  // for which `held_or_null` has false get none.
   // ResourceExhausted names the bytes wanted, the bytes in use, the limit, and the key to change.
   // `account` must outlive the arena.
-  static absl::StatusOr<std::unique_ptr<ChunkArena>> New(const ChunkMap& chunks,
-                                                         const std::vector<ChunkId>& owned,
-                                                         size_t arrays, MemoryAccount* account);
+  static absl::StatusOr<std::unique_ptr<ChunkArena>> New(
+      const ChunkMap& chunks, const std::vector<ChunkId>& owned, size_t arrays,
+      MemoryAccount* account, const std::vector<bool>* held_or_null = nullptr);
   ~ChunkArena();
   ChunkArena(const ChunkArena&) = delete;
   ChunkArena& operator=(const ChunkArena&) = delete;
 
   uint64_t charged_bytes() const { return charged_bytes_; }
-  // Returns the arrays of owned[index].
+  // Returns the arrays of owned[index], which is held.
   ChunkArrays arrays(uint32_t index) const {
     return ChunkArrays{memory_->floats() + places_[index].offset, places_[index].stride};
   }

@@ -428,7 +428,7 @@ absl::Status CutEngine::Contain(const ScrubCursor::Place& place, const absl::Sta
     const std::optional<SlotTable::Content>& content = table_.content(place.index);
     is_state = place.residuals_bytes == 0 && content.has_value() && content->slot == place.slot &&
                content->footer.version == ContentVersion(files_->chunk(place.index), place.version);
-    if (is_state && tier_->in_slots()) return damage;
+    if (is_state && tier_->in_slots(place.index)) return damage;
     // An older cut stays until the next cut: recycling to a cut that is not kept frees nothing.
     if (table_.YoungestBelow(place.cut) != nullptr) table_.Drop(cut);
   }

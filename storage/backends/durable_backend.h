@@ -41,6 +41,10 @@ struct DurableOptions {
   // with all its arrays, and its gradient if that is on the disk; four keep a disk busy. More than
   // one buffer per chunk is never reserved.
   uint64_t staging_bytes = 0;
+  // For NewNvmeBackend: the most bytes of the state that are kept in memory, as
+  // NewDurableDramBackend keeps all (storage/cuts/drives/memory_share.h), with their reduced
+  // gradients.
+  uint64_t memory_bytes = 0;
   // For NewNvmeBackend and mode sealed: whether reduced gradients wait for their update in a file
   // beside the slots, and not in memory.
   bool gradients_on_disk = true;
@@ -63,8 +67,10 @@ struct DurableOptions {
     folders.push_back(folder);
     return folders;
   }
-  // Whether the host updates the chunks, or devices do.
-  Updates updates() const { return devices_or_null ? Updates::kElsewhere : Updates::kHere; }
+  // Whether the host updates chunks, or devices alone do.
+  Updates updates() const {
+    return devices_or_null && memory_bytes == 0 ? Updates::kElsewhere : Updates::kHere;
+  }
   // The files for calls that block.
   Disk* blocking() const { return blocking_disk_or_null != nullptr ? blocking_disk_or_null : disk; }
   // Returns `status`, extended by `other_jobs` if the disk is full.

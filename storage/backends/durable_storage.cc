@@ -375,6 +375,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> DurableStorage::NewBackend(
   if (drives > 0) options.drive_folders = SlotFolders(spec.id(), drives);
   options.staging_bytes = options_.staging_bytes;
   options.gradients_on_disk = options_.gradients_on_disk;
+  options.memory_bytes = options_.memory_bytes;
   options.residual_bytes = place.residual_bytes;
   options.log = place.log;
   options.log.steps = options_.log_steps;

@@ -2,6 +2,7 @@
 #define EPS_STORAGE_BACKENDS_DURABLE_STORAGE_H_
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -41,6 +42,8 @@ struct StorageOptions {
   // With nvme or csd, and mode sealed: reduced gradients wait for their update on the disk, in 4
   // bytes per parameter. If false, in memory.
   bool gradients_on_disk = true;
+  // With nvme or csd: the most bytes of the state of a job that are kept in memory.
+  uint64_t memory_bytes = 0;
   // Folders for this server alone, one on each drive, that hold the slots and stored gradients of
   // its jobs, spread over them; catalogue and log stay in `path`. If empty, `path` holds all. Name
   // them in the same order for every process that serves the folder. With csd, each has a device.
@@ -99,8 +102,13 @@ class DurableStorage {
   // The database, for records beside those of the catalogue. Lives as long as the storage.
   KeyValueStore* records() const { return store_.get(); }
 
-  // Whether backends of this storage keep the reduced gradients of mode sealed outside of memory.
-  bool stores_gradients() const { return options_.kind != kDram && options_.gradients_on_disk; }
+  // Returns how many bytes of the state backends of this storage keep in memory, with the reduced
+  // gradients of mode sealed. Without gradients_on_disk, the gradients of the others are there,
+  // too.
+  uint64_t memory_bytes() const {
+    const bool all = options_.kind == kDram || !options_.gradients_on_disk;
+    return all ? std::numeric_limits<uint64_t>::max() : options_.memory_bytes;
+  }
 
   // Returns the bytes that the links of all devices have carried since their backend was made.
   // Waits a second for each device that does not answer.

@@ -25,7 +25,7 @@ class FileTier final : public Tier {
   // outlive the tier; staging buffers have room for its largest place.
   void StoreGradients(GradientArea* gradients) { gradients_ = gradients; }
 
-  bool in_slots() const override { return true; }
+  bool in_slots(uint32_t) const override { return true; }
   uint64_t state_bytes() const override { return 0; }
   void Run(ChunkOp* op, RunDone done) override;
   void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override;

@@ -245,9 +245,16 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
   EXPECT_GT(older, seeds / 4);
 }
 
+// Half of SmallSpec is in memory.
+constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0,
+                                          false,         {},    40'000};
+constexpr DurableKind kInDramAndInDevices = {
+    "DramAndDevices", false, &NewNvmeBackend, 2, true, {}, 40'000};
+
 INSTANTIATE_TEST_SUITE_P(Kinds, DurablePower,
                          testing::Values(kInDram, kOnNvme, kInDramWithDrives, kOnDrives, kInDevices,
-                                         kInNaiveDevices, kInHandoverDevices),
+                                         kInNaiveDevices, kInHandoverDevices, kInDramAndOnNvme,
+                                         kInDramAndInDevices),
                          [](const testing::TestParamInfo<DurableKind>& info) {
                            return info.param.name;
                          });

@@ -126,9 +126,14 @@ TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
   }
 }
 
+// Half of SmallSpec is in memory.
+constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0,
+                                          false,         {},    40'000};
+
 INSTANTIATE_TEST_SUITE_P(Queues, DurableRealTest,
                          testing::Combine(testing::Values(true, false),
-                                          testing::Values(kInDram, kOnNvme, kOnDrives)),
+                                          testing::Values(kInDram, kOnNvme, kOnDrives,
+                                                          kInDramAndOnNvme)),
                          [](const testing::TestParamInfo<std::tuple<bool, DurableKind>>& info) {
                            return std::string(std::get<DurableKind>(info.param).name) +
                                   (std::get<bool>(info.param) ? "Uring" : "Threads");

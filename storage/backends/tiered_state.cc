@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <utility>
 
@@ -12,12 +13,12 @@
 #include "base/status_macros.h"
 #include "storage/backends/chunk_ops.h"
 #include "storage/backends/cut_engine.h"
-#include "storage/backends/dram_tier.h"
 #include "storage/backends/drives/job_placement.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/backends/gradients/gradient_area.h"
-#include "storage/backends/near/tier_in_files.h"
+#include "storage/backends/tiers/new_tier.h"
 #include "storage/cuts/drives/drive_placement.h"
+#include "storage/cuts/drives/memory_share.h"
 
 namespace eps {
 namespace durable {
@@ -35,13 +36,10 @@ class TieredState final : public StateBackend, private CutChunks {
         lines_(layout.areas().size()) {}
   ~TieredState() override;
 
-  // Call one of these once, before Open. The first reserves the memory of all chunks; with
-  // `gradients`, reduced gradients wait in a file, too.
-  absl::Status KeepInDram(const ChunkMap& chunks, const std::vector<ChunkId>& owned);
-  absl::Status KeepInFiles(const DurableOptions& options, bool gradients);
-  // Call once, before any operation.
-  absl::Status Open(const JobSpec& spec, ShardId shard, uint32_t shards,
-                    const DurableOptions& options);
+  // Call once, before any operation. Keeps at most `memory_bytes` of the state in memory.
+  absl::Status Open(const JobSpec& spec, const ChunkMap& chunks, const std::vector<ChunkId>& owned,
+                    ShardId shard, uint32_t shards, const DurableOptions& options,
+                    uint64_t memory_bytes);
 
   Caps caps() const override;
   void Submit(OpId op, Request request) override;
@@ -88,8 +86,8 @@ class TieredState final : public StateBackend, private CutChunks {
   absl::Status Prepare(Operation* o, bool* parked) EPS_REQUIRES(mu_);
   void Finish(Operation* o, ChunkResult result) EPS_EXCLUDES(mu_);
 
-  // ---- Captures. In a tier in slots, a chunk is captured when the cut reaches the head of its
-  // line; a tier in memory is copied, one cut after the other.
+  // ---- Captures. A chunk in slots is captured when the cut reaches the head of its line; those in
+  // memory are copied, one cut after the other.
   void CaptureSlot(PendingCut* cut, uint32_t index) EPS_REQUIRES(mu_);
   void Offer(uint32_t index) EPS_REQUIRES(mu_);
   void BeginCopies() EPS_REQUIRES(mu_);
@@ -113,6 +111,7 @@ class TieredState final : public StateBackend, private CutChunks {
   MemoryAccount* const account_;
   std::unique_ptr<GradientArea> gradients_;  // null unless the tier stores gradients there
   std::unique_ptr<Tier> tier_;
+  uint32_t copied_ = 0;                   // chunks that are not in slots: each cut copies them
   FileTier* stores_gradients_ = nullptr;  // tier_ or its part, if it does
   std::unique_ptr<CutEngine> engine_;
   absl::flat_hash_map<uint32_t, uint32_t> index_;  // by chunk id
@@ -124,34 +123,27 @@ class TieredState final : public StateBackend, private CutChunks {
   uint64_t copies_ EPS_GUARDED_BY(mu_) = 0;             // in flight, with a staging buffer each
 };
 
-absl::Status TieredState::KeepInDram(const ChunkMap& chunks, const std::vector<ChunkId>& owned) {
-  EPS_ASSIGN_OR_RETURN(std::unique_ptr<ChunkArena> arena,
-                       ChunkArena::New(chunks, owned, compute_.arrays(), account_));
-  tier_ = std::make_unique<DramTier>(std::move(arena), &files_, &in_flight_);
-  return absl::OkStatus();
-}
-
-absl::Status TieredState::KeepInFiles(const DurableOptions& options, bool gradients) {
+absl::Status TieredState::Open(const JobSpec& spec, const ChunkMap& chunks,
+                               const std::vector<ChunkId>& owned, ShardId shard, uint32_t shards,
+                               const DurableOptions& options, uint64_t memory_bytes) {
   devices_ = options.devices_or_null;
-  EPS_ASSIGN_OR_RETURN(TierInFiles made,
-                       NewTierInFiles(&compute_, &files_, &in_flight_, devices_.get(),
-                                      options.slot_folders(), options.device_use));
-  if (gradients) stores_gradients_ = made.on_host;
+  EPS_ASSIGN_OR_RETURN(MadeTier made,
+                       NewTier({&compute_, &files_, &in_flight_, account_}, chunks, owned,
+                               {ChunksInMemory(chunks, owned, compute_.arrays(), memory_bytes),
+                                options.slot_folders(), devices_.get(), options.device_use}));
   tier_ = std::move(made.tier);
-  return absl::OkStatus();
-}
-
-absl::Status TieredState::Open(const JobSpec& spec, ShardId shard, uint32_t shards,
-                               const DurableOptions& options) {
+  const bool seals = spec.training.mode == Mode::kSealed;
+  if (options.gradients_on_disk && seals) stores_gradients_ = made.on_host_or_null;
   for (uint32_t i = 0; i < files_.layout().areas().size(); ++i) {
     EPS_CHECK_MSG(index_.emplace(chunk(i).id.value(), i).second,
                   "chunk " << chunk(i).id << " twice");
+    copied_ += tier_->in_slots(i) ? 0 : 1;
   }
   const uint64_t gradient_bytes =
       stores_gradients_ != nullptr ? files_.layout().largest_gradient_bytes() : 0;
   EPS_RETURN_IF_ERROR(files_.Reserve(options.staging_bytes, gradient_bytes));
-  CutChunks* const chunks = this;
-  engine_ = std::make_unique<CutEngine>(&files_, tier_.get(), chunks, &in_flight_, account_);
+  CutChunks* const queues = this;
+  engine_ = std::make_unique<CutEngine>(&files_, tier_.get(), queues, &in_flight_, account_);
   EPS_RETURN_IF_ERROR(engine_->Open(spec, shard, shards, options));
   return gradient_bytes > 0 ? OpenGradients(options) : absl::OkStatus();
 }
@@ -220,7 +212,7 @@ void TieredState::Advance(uint32_t index) {
   Line* const line = &lines_[index];
   while (line->begun == nullptr && !line->waiting.empty()) {
     auto next = line->waiting.begin();
-    if (next->cut != nullptr && tier_->in_slots()) {
+    if (next->cut != nullptr && tier_->in_slots(index)) {
       PendingCut* const cut = next->cut;
       line->waiting.pop_front();
       --line->cuts;
@@ -254,7 +246,7 @@ void TieredState::Begin(Operation* o) {
     });
     return;
   }
-  if (o->work.writes) lines_[o->work.index].stored = tier_->in_slots();
+  if (o->work.writes) lines_[o->work.index].stored = tier_->in_slots(o->work.index);
   tier_->Run(&o->work, [this, o](ChunkResult result) { Finish(o, std::move(result)); });
 }
 
@@ -263,7 +255,7 @@ absl::Status TieredState::Prepare(Operation* o, bool* parked) {
   ChunkOp* const work = &o->work;
   EPS_RETURN_IF_ERROR(in_flight_.failure());
   const absl::Status cancelled = Cancelled(absl::StrCat("chunk ", chunk(work->index).id.value()));
-  if (!tier_->in_slots()) {
+  if (!tier_->in_slots(work->index)) {
     if (work->writes && o->behind_cut && in_flight_.quiescing()) return cancelled;
     if (work->check == nullptr) return absl::OkStatus();
     return work->check(lines_[work->index].version);
@@ -304,11 +296,11 @@ void TieredState::Finish(Operation* o, ChunkResult result) {
 
 void TieredState::Capture(PendingCut* cut) {
   MutexLock lock(&mu_);
-  if (!tier_->in_slots()) {
+  if (copied_ > 0) {
     Copying copying;
     copying.cut = cut;
     copying.border = cut->request.border.version;
-    copying.left = static_cast<uint32_t>(lines_.size());
+    copying.left = copied_;
     copying_.push_back(std::move(copying));
   }
   for (uint32_t i = 0; i < lines_.size(); ++i) {
@@ -349,7 +341,7 @@ void TieredState::BeginCopies() {
     if (!copying->begun) {
       copying->begun = true;
       for (uint32_t i = 0; i < lines_.size(); ++i) {
-        if (lines_[i].begun == nullptr) Offer(i);
+        if (lines_[i].begun == nullptr && !tier_->in_slots(i)) Offer(i);
       }
     }
     if (!BeginCopy(copying)) return;
@@ -472,10 +464,8 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewTieredState(
                             spec.training.parts, placement);
   auto backend = std::make_unique<durable::TieredState>(std::move(compute), layout, executor,
                                                         account, std::move(done));
-  const bool gradients = options.gradients_on_disk && spec.training.mode == Mode::kSealed;
-  EPS_RETURN_IF_ERROR(in_dram ? backend->KeepInDram(chunks, owned)
-                              : backend->KeepInFiles(options, gradients));
-  EPS_RETURN_IF_ERROR(backend->Open(spec, shard, shards, options));
+  const uint64_t memory = in_dram ? std::numeric_limits<uint64_t>::max() : options.memory_bytes;
+  EPS_RETURN_IF_ERROR(backend->Open(spec, chunks, owned, shard, shards, options, memory));
   return std::unique_ptr<StateBackend>(std::move(backend));
 }
 

@@ -13,6 +13,9 @@
 namespace eps {
 namespace {
 
+// Less than the state of the jobs of these tests, and more than a chunk.
+constexpr uint64_t kSomeOfTheState = 100'000;
+
 // The disk and catalogue of a durable backend. Lives as long as the process, because the backend
 // borrows it.
 struct Ground {
@@ -21,7 +24,8 @@ struct Ground {
   Catalogue catalogue{&store};
 };
 
-template <decltype(&NewNvmeBackend) kNew, int kDrives = 0>
+// `kMemory`: DurableOptions::memory_bytes.
+template <decltype(&NewNvmeBackend) kNew, int kDrives = 0, uint64_t kMemory = 0>
 absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
     const JobSpec& spec, const ChunkMap& chunks, std::vector<ChunkId> owned, Executor* executor,
     MemoryAccount* account, BackendDoneFn done) {
@@ -35,6 +39,7 @@ absl::StatusOr<std::unique_ptr<StateBackend>> NewOnSimulatedDisk(
     options.drive_folders.push_back("/drive-" + std::to_string(drive) + "/job");
   }
   options.staging_bytes = uint64_t{4} << 20;
+  options.memory_bytes = kMemory;
   return kNew(spec, chunks, std::move(owned), ShardId(0), 1, executor, account, options,
               std::move(done));
 }
@@ -58,6 +63,7 @@ std::vector<BackendUnderTest> BackendsUnderTest() {
           {"DurableDram", &NewOnSimulatedDisk<&NewDurableDramBackend>},
           {"Nvme", &NewOnSimulatedDisk<&NewNvmeBackend>},
           {"Devices", &NewOnDevices},
+          {"DramAndNvme", &NewOnSimulatedDisk<&NewNvmeBackend, 0, kSomeOfTheState>},
           {"Drives", &NewOnSimulatedDisk<&NewNvmeBackend, 3>}};
 }
 

@@ -84,12 +84,12 @@ struct DurableKind {
   uint32_t drives = 0;   // 0: the slots are in DurableWorld::folder
   bool devices = false;  // the drives are devices, which update
   DeviceUse use = {};    // of the devices
+  uint64_t memory = 0;   // bytes of the state that are in memory
 };
 inline void PrintTo(const DurableKind& kind, std::ostream* out) { *out << kind.name; }
 inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
 inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
-inline constexpr DurableKind kInDramWithDrives = {"DramWithDrives", true, &NewDurableDramBackend,
-                                                  2};
+inline constexpr DurableKind kInDramWithDrives = {"DramDrives", true, &NewDurableDramBackend, 2};
 inline constexpr DurableKind kOnDrives = {"Drives", false, &NewNvmeBackend, 3};
 inline constexpr DurableKind kInDevices = {"Devices", false, &NewNvmeBackend, 2, true};
 // The ways of Smart-Infinity: one set of buffers, and weights that come up in FP32 from the medium.
@@ -154,6 +154,7 @@ class DurableProcess {
       if (!status_.ok()) return;
     }
     options.staging_bytes = world->staging_bytes;
+    options.memory_bytes = world->kind.memory;
     options.residual_bytes = world->residual_bytes;
     options.log = world->log;
     options.other_jobs = world->other_jobs;

@@ -261,9 +261,8 @@ void ShardOracle::SetTrustRatios(std::vector<UpdateRequest>* requests) {
   for (UpdateRequest& request : *requests) {
     for (const Segment& segment : chunks_.chunk(request.chunk).segments) {
       const ParameterGroup& group = spec_.groups[segment.group.value()];
-      request.trust_ratios.push_back(HasTrustRatio(spec_.optimizer, group)
-                                         ? TrustRatio(tensors[segment.tensor.value()])
-                                         : 1);
+      request.trust_ratios.push_back(
+          HasTrustRatio(spec_.optimizer, group) ? TrustRatio(tensors[segment.tensor.value()]) : 1);
     }
   }
 }

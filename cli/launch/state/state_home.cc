@@ -80,7 +80,12 @@ absl::StatusOr<uint64_t> StateRoom(const JobSpec& spec, uint32_t servers) {
   return RoomOf(layouts);
 }
 
-absl::Status CheckDrives(const StorageConfig& storage) {
+absl::Status CheckPlace(const StorageConfig& storage) {
+  if (storage.dram > 0 && storage.tier() == "dram") {
+    return absl::InvalidArgumentError(
+        "storage.dram keeps a part of the state in memory, and storage.kind=dram all of it; leave "
+        "storage.dram out, or set storage.kind=nvme or csd");
+  }
   if (storage.drives.empty() || !storage.path.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "storage.drives needs storage.path, a folder for the catalogue of what is on the drives");
@@ -88,7 +93,7 @@ absl::Status CheckDrives(const StorageConfig& storage) {
 
 absl::StatusOr<std::string> ChooseState(const JobSpec& spec, uint32_t servers, Config* config) {
   StorageConfig* const storage = &config->storage;
-  EPS_RETURN_IF_ERROR(CheckDrives(*storage));
+  EPS_RETURN_IF_ERROR(CheckPlace(*storage));
   if (storage->kind != "auto" || !storage->path.empty()) return std::string();
   storage->kind = "dram";
   const std::string& out = config->checkpoint.dir;

@@ -19,13 +19,13 @@ namespace eps {
 absl::StatusOr<uint64_t> StateRoom(const JobSpec& spec, uint32_t servers);
 
 // InvalidArgument if there are drives and no folder for the catalogue.
-absl::Status CheckDrives(const StorageConfig& storage);
+absl::Status CheckPlace(const StorageConfig& storage);
 
 // Call this for a run that starts `servers` servers. If `config` leaves the choice open and names
 // an output folder, chooses memory with cuts in checkpoint.dir/state as long as that file system
 // holds them and a checkpoint, and memory alone otherwise; sets storage.kind, path, staging and
 // `chosen`. Returns the line that tells the user; empty if nothing was open. Errors as StateRoom
-// and CheckDrives.
+// and CheckPlace.
 absl::StatusOr<std::string> ChooseState(const JobSpec& spec, uint32_t servers, Config* config);
 
 // Removes the state that ChooseState chose, with everything in it. REQUIRES that no server runs.

@@ -106,7 +106,7 @@ class OtherShardTest : public TrustDeskTest {
   OtherShardTest() : TrustDeskTest(1) {}
 };
 
-TEST_F(TrustDeskTest, LeadTellsAllOnceItHasAllNorms) {
+TEST_F(TrustDeskTest, LeadNeedsTheNormsOfAllShards) {
   Decide(1);
   MeasureAll();
   EXPECT_THAT(sent_, SizeIs(1));
@@ -132,7 +132,7 @@ TEST_F(TrustDeskTest, NormsOfAnotherStepCountNothing) {
   EXPECT_NE(desk_->OfOpenStep(), nullptr);
 }
 
-TEST_F(TrustDeskTest, AStepThatIsSkippedHasNoTrust) {
+TEST_F(TrustDeskTest, SkippedStepsHaveNoTrust) {
   Decide(1, /*skip=*/true);
   desk_->OnMessage(OfOthers(1));
   EXPECT_THAT(outbox_.Take(), IsEmpty());
@@ -143,7 +143,7 @@ TEST_F(TrustDeskTest, AStepThatIsSkippedHasNoTrust) {
   EXPECT_NE(desk_->OfOpenStep(), nullptr);
 }
 
-TEST_F(TrustDeskTest, LeadRepeatsItToAShardThatRegisters) {
+TEST_F(TrustDeskTest, LeadRepeatsTrustToRegisteredShards) {
   desk_->On(internal_event::ShardReached{ShardId(1)});
   EXPECT_THAT(outbox_.Take(), IsEmpty());
   Decide(1);
@@ -217,7 +217,7 @@ TEST_F(OtherShardTest, SendsItsNormsOnceItHasAll) {
   EXPECT_THAT(desk_->WaitsFor(), HasSubstr("the lead's trust ratios of step 1"));
 }
 
-TEST_F(OtherShardTest, RepeatsItsNormsUntilItHasTheTrust) {
+TEST_F(OtherShardTest, RepeatsNormsUntilItHasTheTrust) {
   Decide(1);
   desk_->On(internal_event::LeadReached());
   EXPECT_THAT(sent_, IsEmpty());
@@ -242,7 +242,7 @@ TEST_F(OtherShardTest, LogsATrustOnce) {
   EXPECT_EQ(desk_->OfOpenStep(), nullptr);
 }
 
-TEST_F(OtherShardTest, ATrustThatDoesNotFitFailsTheJob) {
+TEST_F(OtherShardTest, TrustOfOtherTensorsFailsTheJob) {
   v1::Trust trust = TrustOf(1);
   trust.add_ratios(1);
   desk_->OnMessage(trust);

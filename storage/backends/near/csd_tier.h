@@ -39,7 +39,7 @@ class CsdTier final : public Tier {
 
   FileTier* on_host() { return &on_host_; }
 
-  bool in_slots() const override { return true; }
+  bool in_slots(uint32_t) const override { return true; }
   uint64_t state_bytes() const override { return 0; }
   void Run(ChunkOp* op, RunDone done) override;
   void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override {

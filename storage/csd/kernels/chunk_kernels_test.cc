@@ -4,6 +4,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <variant>
 
 #include "absl/status/status.h"
 #include "base/checksum.h"
@@ -13,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizer/chunk_compute.h"
+#include "storage/csd/device.h"
 #include "storage/csd/kernels/kernel_records.h"
 #include "storage/cuts/extents/extent_seals.h"
 #include "storage/disk/disk.h"
@@ -112,6 +114,7 @@ TEST_F(ChunkKernelsTest, UpdaterReadsStateAndGradient) {
   sparse.gradient_bytes = n / 16;
   EXPECT_EQ(work_of(sparse).bytes, 12 * n + n / 16);
   EXPECT_TRUE(work_of(sparse).decompresses);
+  EXPECT_EQ(work_of(MeasureKernel{kernel_}).bytes, 16 * n);
   // These see bytes that pass anyway.
   EXPECT_EQ(work_of(CheckKernel{kernel_.from}).bytes, 0u);
   EXPECT_EQ(work_of(EncodeIn("bf16")).bytes, 0u);
@@ -216,9 +219,37 @@ TEST_F(ChunkKernelsTest, KernelsThatDoNotFitAreRefused) {
   EXPECT_FALSE(Run().ok());
 }
 
+TEST_F(ChunkKernelsTest, TrustRatiosFollowTheKernel) {
+  kernel_.trust_ratios = {2.5, 0.1, 1e-300};
+  const absl::StatusOr<Kernel> read = DecodeKernel(Encode(kernel_));
+  ASSERT_TRUE(read.ok()) << read.status();
+  EXPECT_EQ(std::get<UpdateKernel>(*read).trust_ratios, kernel_.trust_ratios);
+  kernel_.trust_ratios.resize(kMaxMeasuredSegments, 1);
+  EXPECT_LE(Encode(kernel_).size(), kMaxKernelBytes);
+  EXPECT_TRUE(DecodeKernel(Encode(kernel_)).ok());
+  kernel_.trust_ratios.push_back(1);
+  EXPECT_FALSE(DecodeKernel(Encode(kernel_)).ok());
+  MeasureResult norms;
+  norms.segments.resize(kMaxMeasuredSegments, {3, 4});
+  EXPECT_LE(Encode(norms).size(), kMaxKernelBytes);
+  const absl::StatusOr<MeasureResult> found = DecodeMeasureKernelResult(Encode(norms));
+  ASSERT_TRUE(found.ok()) << found.status();
+  EXPECT_EQ(found->segments.size(), kMaxMeasuredSegments);
+  EXPECT_EQ(found->segments.back().steps, 4);
+  norms.segments.push_back({});
+  EXPECT_FALSE(DecodeMeasureKernelResult(Encode(norms)).ok());
+}
+
+TEST_F(ChunkKernelsTest, RatiosThatFitNoSegmentAreRefused) {
+  kernel_.trust_ratios.resize(chunk_.segments.size() + 1, 1);
+  EXPECT_EQ(Run().status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Run(MeasureKernel{kernel_}).status().code(), absl::StatusCode::kInvalidArgument)
+      << "AdamW has no trust ratios";
+}
+
 TEST_F(ChunkKernelsTest, FlippedBitsOfKernelsAreRefused) {
-  for (const Kernel& each :
-       {Kernel(kernel_), Kernel(CheckKernel{kernel_.from}), Kernel(EncodeIn("bf16"))}) {
+  for (const Kernel& each : {Kernel(kernel_), Kernel(CheckKernel{kernel_.from}),
+                             Kernel(EncodeIn("bf16")), Kernel(MeasureKernel{kernel_})}) {
     const std::string kernel = Encode(each);
     EXPECT_EQ(DecodeKernel(kernel)->index(), each.index());
     for (size_t bit = 0; bit < 8 * kernel.size(); ++bit) {
@@ -231,6 +262,7 @@ TEST_F(ChunkKernelsTest, FlippedBitsOfKernelsAreRefused) {
   EXPECT_FALSE(DecodeUpdateKernelResult("").ok());
   EXPECT_FALSE(DecodeCheckKernelResult("").ok());
   EXPECT_FALSE(DecodeEncodeKernelResult("").ok());
+  EXPECT_FALSE(DecodeMeasureKernelResult("").ok());
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "storage/backends/dram_tier.h"
+#include "storage/backends/tiers/dram_tier.h"
 
 #include <chrono>
 #include <cstring>

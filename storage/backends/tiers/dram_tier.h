@@ -1,5 +1,5 @@
-#ifndef EPS_STORAGE_BACKENDS_DRAM_TIER_H_
-#define EPS_STORAGE_BACKENDS_DRAM_TIER_H_
+#ifndef EPS_STORAGE_BACKENDS_TIERS_DRAM_TIER_H_
+#define EPS_STORAGE_BACKENDS_TIERS_DRAM_TIER_H_
 
 #include <cstdint>
 #include <memory>
@@ -16,11 +16,11 @@ namespace eps::durable {
 // Keeps the state in memory; the slot files hold the copies that cuts made.
 class DramTier final : public Tier {
  public:
-  // `arena` holds the chunks in the order of the files' layout. Both pointers must outlive the
+  // `arena` holds chunks by their indices in the files' layout. Both pointers must outlive the
   // tier.
   DramTier(std::unique_ptr<ChunkArena> arena, SlotFiles* files, InFlight* in_flight);
 
-  bool in_slots() const override { return false; }
+  bool in_slots(uint32_t) const override { return false; }
   uint64_t state_bytes() const override { return arena_->charged_bytes(); }
   void Run(ChunkOp* op, RunDone done) override;
   void Capture(const Copy& copy, std::function<void()> copied, CopyDone done) override;
@@ -42,4 +42,4 @@ class DramTier final : public Tier {
 
 }  // namespace eps::durable
 
-#endif  // EPS_STORAGE_BACKENDS_DRAM_TIER_H_
+#endif  // EPS_STORAGE_BACKENDS_TIERS_DRAM_TIER_H_
