@@ -247,9 +247,9 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
 
 // Half of SmallSpec is in memory.
 constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0,
-                                          false,         {},    40'000};
+                                          false,         {},    20'000};
 constexpr DurableKind kInDramAndInDevices = {
-    "DramAndDevices", false, &NewNvmeBackend, 2, true, {}, 40'000};
+    "DramAndDevices", false, &NewNvmeBackend, 2, true, {}, 20'000};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DurablePower,
                          testing::Values(kInDram, kOnNvme, kInDramWithDrives, kOnDrives, kInDevices,

@@ -104,7 +104,8 @@ class Lamb(torch.optim.Optimizer):
                                   "always_adapt": always_adapt})
 
     @torch.no_grad()
-    def step(self):
+    def step(self, closure=None):
+        assert closure is None
         for group in self.param_groups:
             beta1, beta2 = group["betas"]
             for parameter in group["params"]:

@@ -7,6 +7,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/job/optimizers.h"
 #include "eps_server/core/testing/fake_outbox.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,8 +22,9 @@ using testing::StartsWith;
 
 class StepDeskTest : public testing::Test {
  protected:
-  explicit StepDeskTest(Mode mode = Mode::kEager) {
+  explicit StepDeskTest(Mode mode = Mode::kEager, OptimizerName optimizer = OptimizerName::kAdamW) {
     job_.spec.training.mode = mode;
+    job_.spec.optimizer.name = optimizer;
     facts_.emplace(job_.MakeFacts());
     desk_.emplace(&*facts_, &queries_, &outbox_);
     outbox_.on_raise = [this](const InternalEvent& event) { Route(event); };
@@ -87,6 +89,36 @@ class SealedStepDeskTest : public StepDeskTest {
  protected:
   SealedStepDeskTest() : StepDeskTest(Mode::kSealed) {}
 };
+
+class AdaptingStepDeskTest : public StepDeskTest {
+ protected:
+  AdaptingStepDeskTest() : StepDeskTest(Mode::kSealed, OptimizerName::kLamb) {}
+};
+
+TEST_F(AdaptingStepDeskTest, UpdatesWaitForTrustRatios) {
+  CompleteAll();
+  const size_t chunks = facts_->owned.size();
+  for (size_t op = 1; op <= chunks; ++op) Done(op);
+  outbox_.raised.clear();
+  Decide(1);
+  desk_->StartReadyUpdates();
+  EXPECT_EQ(Started("Update"), 0u);
+  const auto measurable = outbox_.TakeRaised<internal_event::Measurable>();
+  ASSERT_EQ(measurable.size(), chunks) << "each is asked for once";
+  EXPECT_EQ(measurable[0].request.step.update, 1u);
+  queries_.trust.emplace();
+  for (size_t i = 0; i < job_.spec.tensors.size(); ++i) queries_.trust->add_ratios(2);
+  desk_->StartReadyUpdates();
+  EXPECT_EQ(Started("trust 0x1p+1"), chunks);
+}
+
+TEST_F(AdaptingStepDeskTest, SkippedStepsAreNotMeasured) {
+  CompleteAll();
+  for (size_t op = 1; op <= facts_->owned.size(); ++op) Done(op);
+  Decide(1, /*skip=*/true);
+  EXPECT_TRUE(outbox_.TakeRaised<internal_event::Measurable>().empty());
+  EXPECT_EQ(facts_->step, 2u);
+}
 
 TEST_F(StepDeskTest, UpdatesAChunkOnceItIsDecided) {
   Complete(0);
