@@ -234,7 +234,7 @@ def row_of(setting):
 
 
 def settings():
-    return SETTINGS if IS_LONG else ["fp32"]
+    return SETTINGS if IS_LONG else ["fp32", "lamb"]
 
 
 class Accuracy(unittest.TestCase):

@@ -151,9 +151,8 @@ void StepDesk::StartUpdate(Chunk* chunk, const v1::Decision& decision) {
   if (facts_.job.adapts()) {
     const v1::Trust* const trust = queries_.TrustOfOpenStep();
     if (trust == nullptr) {
-      if (!std::exchange(chunk->measuring, true))
-        outbox_->Raise(internal_event::Measurable{request});
-      return;
+      if (std::exchange(chunk->measuring, true)) return;
+      return outbox_->Raise(internal_event::Measurable{request});
     }
     for (const Segment& segment : facts_.job.chunks.chunk(chunk->id).segments) {
       request.trust_ratios.push_back(trust->ratios(static_cast<int>(segment.tensor.value())));

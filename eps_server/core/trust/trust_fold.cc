@@ -1,6 +1,7 @@
 #include "eps_server/core/trust/trust_fold.h"
 
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "optimizer/trust_ratio.h"
