@@ -283,7 +283,7 @@ int Main(int argc, char** argv) {
   ScopedFlushDenormals flush;
   const Chunk chunk = MatrixChunk();
   for (const Density& density : kDensities) {
-    for (const char* variant : {"", ":raw32", ":sampled"}) {
+    for (const char* variant : {"", ":raw32", ":raw32:fp32", ":sampled"}) {
       const std::string name = absl::StrCat(density.codec, variant);
       if (EncodesLikeTheReference(chunk, name) && UpdatesLikeFp32(name)) continue;
       std::fprintf(stderr, "%s differs from the reference\n", name.c_str());

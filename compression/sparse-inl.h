@@ -2,8 +2,8 @@
 //
 //   namespace sp = sparse::HWY_NAMESPACE;
 //   const uint64_t bits = sp::BitsFrom(sparse, first);
-//   const uint8_t* values = sparse.values + 2 * sp::Rank(sparse, first);
-//   sp::Expand(d, values, bits & 0xff)  // eight elements
+//   const uint8_t* values = sparse.values + sparse.value_bytes * sp::Rank(sparse, first);
+//   sp::Expand<sp::Bf16>(d, values, bits & 0xff)  // eight elements, if value_bytes is 2
 
 #if defined(EPS_COMPRESSION_SPARSE_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef EPS_COMPRESSION_SPARSE_INL_H_
@@ -42,29 +42,51 @@ HWY_INLINE size_t Rank(const SparseElements& sparse, size_t first) {
   return sparse.before[first / 64] + SetBits(sparse.words[first / 64] & earlier);
 }
 
+// A format of values: FP32. Load returns Lanes(d) little-endian values at any alignment as floats.
+struct Fp32 {
+  static constexpr size_t kBytes = 4;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
+#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold one byte only
+    float value;
+    std::memcpy(&value, in, sizeof(value));
+    return hn::Set(d, value);
+#else
+    const hn::Repartition<uint8_t, D> d8;
+    return hn::BitCast(d, hn::LoadU(d8, in));
+#endif
+  }
+};
+
+// The same for bf16.
+struct Bf16 {
+  static constexpr size_t kBytes = 2;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
+    const hn::Rebind<uint16_t, D> d16;
+    const hn::RebindToUnsigned<D> d32;
+#if HWY_TARGET == HWY_SCALAR
+    uint16_t code;
+    std::memcpy(&code, in, sizeof(code));
+    const auto codes = hn::Set(d16, code);
+#else
+    const hn::Repartition<uint8_t, decltype(d16)> d8;
+    const auto codes = hn::BitCast(d16, hn::LoadU(d8, in));
+#endif
+    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, codes)));
+  }
+};
+
 #if HWY_TARGET == HWY_SCALAR
 
 constexpr size_t kMaxLanes = 1;
 
-template <class D>
+template <class Format, class D>
 HWY_INLINE hn::Vec<D> Expand(D d, const uint8_t* values, uint32_t bits) {
-  uint16_t code = 0;
-  if (bits != 0) std::memcpy(&code, values, sizeof(code));
-  const uint32_t float_bits = uint32_t{code} << 16;
-  float value;
-  std::memcpy(&value, &float_bits, sizeof(value));
-  return hn::Set(d, value);
+  return bits != 0 ? Format::Load(d, values) : hn::Zero(d);
 }
 
 #else  // HWY_TARGET != HWY_SCALAR
-
-// Loads as many bf16 values as `du` has lanes into their upper halves.
-template <class DU>
-HWY_INLINE hn::Vec<DU> LoadBf16(DU du, const uint8_t* in) {
-  const hn::Rebind<uint16_t, DU> d16;
-  const hn::Repartition<uint8_t, decltype(d16)> d8;
-  return hn::ShiftLeft<16>(hn::PromoteTo(du, hn::BitCast(d16, hn::LoadU(d8, in))));
-}
 
 // Returns in lane i the next lane of v if bit i is set, else zero. (Highway 1.0.3 has no Expand.)
 #if HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
@@ -106,10 +128,10 @@ HWY_INLINE hn::Vec<DU> ExpandLanes(DU du, hn::Vec<DU> v, uint32_t bits) {
 
 // Returns in lane i the next of `values` if bit i is set, else +0.0. Reads Lanes(d) values.
 // REQUIRES that no bit beyond the lanes is set, and a float tag of at most kMaxLanes lanes.
-template <class D>
+template <class Format, class D>
 HWY_INLINE hn::Vec<D> Expand(D d, const uint8_t* values, uint32_t bits) {
   const hn::RebindToUnsigned<D> du;
-  return hn::BitCast(d, ExpandLanes(du, LoadBf16(du, values), bits));
+  return hn::BitCast(d, ExpandLanes(du, hn::BitCast(du, Format::Load(d, values)), bits));
 }
 
 #endif  // HWY_TARGET

@@ -11,13 +11,14 @@
 namespace eps {
 
 // Elements in chunk order: element i is present if bit i % 64 of words[i / 64] is set; an absent
-// element is +0.0 and takes part in additions. `values` holds `count` little-endian bf16 values, at
-// any alignment: those of the present elements in order.
+// element is +0.0 and takes part in additions. `values` holds `count` little-endian values, at any
+// alignment: those of the present elements in order.
 struct SparseElements {
   const uint64_t* words;   // one more word is readable; no bit past the end is set
   const uint32_t* before;  // number of bits set in the words before each word
   const uint8_t* values;
   size_t count;
+  size_t value_bytes = 2;  // of one value; 2: bf16, 4: FP32
 };
 
 }  // namespace eps

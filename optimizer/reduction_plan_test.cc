@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -89,9 +90,10 @@ std::vector<UpdateInput> SomeInputs(const Chunk& chunk, uint32_t parts, const ch
     std::vector<TreeRange> ranges;
     CutTree(TreeRange{0, parts}, random, &ranges);
     for (const TreeRange range : ranges) {
-      const char* const any[] = {"bf16", "fp32", "topk:0.01", "topk:0.1", "topk:0.5"};
+      const char* const any[] = {"bf16",     "fp32",     "topk:0.01",
+                                 "topk:0.1", "topk:0.5", "topk:0.1:raw32:fp32"};
       const char* const format =
-          format_or_null != nullptr ? format_or_null : any[random->Next() % 5];
+          format_or_null != nullptr ? format_or_null : any[random->Next() % std::size(any)];
       inputs.push_back({use, range, Encoded(format, chunk, SomeValues(random, chunk.elements))});
     }
   }
@@ -109,9 +111,9 @@ TEST(ReductionPlan, InPlaceEqualsTiledOnEveryTarget) {
     for (uint32_t parts = 1; parts <= 9; ++parts) {
       Chunk chunk = shape;
       chunk.uses.resize(1 + random.Next() % 3);
-      const char* const formats[] = {"bf16", "fp32", "topk:0.1", nullptr, nullptr};
+      const char* const formats[] = {"bf16", "fp32", "topk:0.1", "topk:0.1:fp32", nullptr, nullptr};
       const std::vector<UpdateInput> inputs =
-          SomeInputs(chunk, parts, formats[random.Next() % 5], &random);
+          SomeInputs(chunk, parts, formats[random.Next() % std::size(formats)], &random);
       const std::vector<UpdateInput> opaque = OpaqueInputs(inputs);
       const ReductionPlan by_tile = *ReductionPlan::Build(chunk, parts, opaque);
       const ReductionPlan in_place = *ReductionPlan::Build(chunk, parts, inputs);
@@ -146,7 +148,7 @@ TEST(ReductionPlan, GivesEqualBitsForAnyTreeDepth) {
 TEST(ReductionPlan, ReadsASumThatIsThere) {
   TestRandom random(6);
   const Chunk chunk = RaggedChunk();
-  for (const char* format : {"fp32", "bf16", "topk:0.1"}) {
+  for (const char* format : {"fp32", "bf16", "topk:0.1", "topk:0.1:fp32"}) {
     const auto sum = Encoded(format, chunk, SomeValues(&random, chunk.elements));
     const std::string found = ReduceAll(ReductionPlan::Of(chunk, *sum), chunk);
     EXPECT_TRUE(ReduceAll(ReductionPlan::Of(chunk, Opaque(sum)), chunk) == found);
@@ -163,22 +165,27 @@ TEST(ReductionPlan, ReadsASumThatIsThere) {
 
 // Sparse elements, a share of which is present. Their words and values end at a guard page.
 struct SparseWorld {
-  SparseWorld(size_t n, uint32_t percent, TestRandom* random)
+  SparseWorld(size_t n, uint32_t percent, size_t value_bytes, TestRandom* random)
       : elements(n), words(8 * ((n + 63) / 64 + 1)), before((n + 63) / 64 + 1) {
     auto* const bits = reinterpret_cast<uint64_t*>(words.data());
     std::memset(bits, 0, words.size());
-    std::vector<uint16_t> codes;
+    std::vector<uint8_t> encoded;
+    size_t count = 0;
     for (size_t i = 0; i < n; ++i) {
-      if (i % 64 == 0) before[i / 64] = static_cast<uint32_t>(codes.size());
+      if (i % 64 == 0) before[i / 64] = static_cast<uint32_t>(count);
       if (random->Next() % 100 >= percent) continue;
       bits[i / 64] |= uint64_t{1} << (i % 64);
-      codes.push_back(static_cast<uint16_t>(random->Next() % 16 == 0 ? 0x8000 : random->Next()));
-      const uint32_t value = uint32_t{codes.back()} << 16;
+      uint32_t value = random->Next() % 16 == 0 ? 0x80000000u : random->Next();
+      if (value_bytes == 2) value &= 0xffff0000u;
+      for (size_t b = 4 - value_bytes; b < 4; ++b) {
+        encoded.push_back(static_cast<uint8_t>(value >> (8 * b)));
+      }
+      ++count;
       std::memcpy(&elements[i], &value, sizeof(value));
     }
-    values = std::make_unique<GuardedMemory>(2 * codes.size());
-    std::memcpy(values->data(), codes.data(), values->size());
-    sparse = {bits, before.data(), values->data(), codes.size()};
+    values = std::make_unique<GuardedMemory>(encoded.size());
+    std::memcpy(values->data(), encoded.data(), values->size());
+    sparse = {bits, before.data(), values->data(), count, value_bytes};
   }
 
   std::vector<float> elements;
@@ -191,20 +198,23 @@ struct SparseWorld {
 TEST(StripKernels, ReadSparseElementsWithinBounds) {
   OnEveryTarget([] {
     TestRandom random(7);
-    for (const uint32_t percent : {0u, 1u, 30u, 100u}) {
-      for (const size_t n : {64u, 65u, 127u, 192u, 700u}) {
-        const SparseWorld world(n, percent, &random);
-        const strip_kernels::Step read = {strip_kernels::StepKind::kReadSparse, nullptr,
-                                          &world.sparse};
-        for (int round = 0; round < 40; ++round) {
-          const size_t first = random.Next() % (n - strip_kernels::kStrip + 1);
-          const size_t count =
-              strip_kernels::kStrip + random.Next() % (n - first - strip_kernels::kStrip + 1);
-          std::vector<float> found(count + 1, 7.0f);
-          strip_kernels::Reduce(&read, 1, first, count, found.data());
-          ASSERT_EQ(std::memcmp(found.data(), &world.elements[first], 4 * count), 0)
-              << percent << " % of " << n << ", from " << first << ", " << count;
-          ASSERT_EQ(found[count], 7.0f);
+    for (const size_t value_bytes : {2u, 4u}) {
+      for (const uint32_t percent : {0u, 1u, 30u, 100u}) {
+        for (const size_t n : {64u, 65u, 127u, 192u, 700u}) {
+          const SparseWorld world(n, percent, value_bytes, &random);
+          const strip_kernels::Step read = {strip_kernels::StepKind::kReadSparse, nullptr,
+                                            &world.sparse};
+          for (int round = 0; round < 40; ++round) {
+            const size_t first = random.Next() % (n - strip_kernels::kStrip + 1);
+            const size_t count =
+                strip_kernels::kStrip + random.Next() % (n - first - strip_kernels::kStrip + 1);
+            std::vector<float> found(count + 1, 7.0f);
+            strip_kernels::Reduce(&read, 1, first, count, found.data());
+            ASSERT_EQ(std::memcmp(found.data(), &world.elements[first], 4 * count), 0)
+                << value_bytes << " bytes, " << percent << " % of " << n << ", from " << first
+                << ", " << count;
+            ASSERT_EQ(found[count], 7.0f);
+          }
         }
       }
     }

@@ -19,6 +19,8 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 namespace sp = sparse::HWY_NAMESPACE;
 
+using sp::Bf16;
+using sp::Fp32;
 using strip_kernels::kMaxPushed;
 using strip_kernels::kStrip;
 using strip_kernels::PieceSink;
@@ -30,40 +32,6 @@ constexpr size_t kLine = 64;
 constexpr size_t kAhead = 512;
 // The number of elements that are summed before a sink takes them.
 constexpr size_t kPiece = 512;
-
-// Loads Lanes(d) little-endian elements at any alignment as floats.
-struct Fp32 {
-  static constexpr size_t kBytes = 4;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
-#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold one byte only
-    float element;
-    std::memcpy(&element, in, sizeof(element));
-    return hn::Set(d, element);
-#else
-    const hn::Repartition<uint8_t, D> d8;
-    return hn::BitCast(d, hn::LoadU(d8, in));
-#endif
-  }
-};
-
-struct Bf16 {
-  static constexpr size_t kBytes = 2;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::RebindToUnsigned<D> d32;
-#if HWY_TARGET == HWY_SCALAR
-    uint16_t element;
-    std::memcpy(&element, in, sizeof(element));
-    const auto elements = hn::Set(d16, element);
-#else
-    const hn::Repartition<uint8_t, decltype(d16)> d8;
-    const auto elements = hn::BitCast(d16, hn::LoadU(d8, in));
-#endif
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, elements)));
-  }
-};
 
 // Prefetches the lines of a later strip.
 template <class Format>
@@ -93,13 +61,32 @@ HWY_INLINE void ReadAdd(D d, const uint8_t* in, V& v0, V& v1, V& v2, V& v3) {
 }
 
 // Expands the next Lanes(d) elements from `bits` and values, and moves past them.
-template <class D>
+template <class Format, class D>
 HWY_INLINE hn::Vec<D> NextSparse(D d, uint64_t* bits, const uint8_t** values) {
   const uint32_t present = static_cast<uint32_t>(*bits & ((uint64_t{1} << hn::Lanes(d)) - 1));
-  const auto elements = sp::Expand(d, *values, present);
+  const auto elements = sp::Expand<Format>(d, *values, present);
   *bits >>= hn::Lanes(d);
-  *values += 2 * sp::SetBits(present);
+  *values += Format::kBytes * sp::SetBits(present);
   return elements;
+}
+
+// Expands the elements from `element` on; `bits` says which of them are present.
+template <class Format, class D, class V>
+HWY_INLINE void ExpandSparse(D d, const SparseElements& sparse, uint64_t element, uint64_t bits,
+                             V& v0, V& v1, V& v2, V& v3) {
+  const size_t rank = sp::Rank(sparse, element);
+  const uint8_t* values = sparse.values + Format::kBytes * rank;
+  // A copy of the last values, so that whole vectors can be read.
+  uint8_t last_values[Format::kBytes * kStrip];
+  if (HWY_UNLIKELY(sparse.count - rank < 4 * hn::Lanes(d))) {
+    std::memset(last_values, 0, sizeof(last_values));
+    std::memcpy(last_values, values, Format::kBytes * (sparse.count - rank));
+    values = last_values;
+  }
+  v0 = NextSparse<Format>(d, &bits, &values);
+  v1 = NextSparse<Format>(d, &bits, &values);
+  v2 = NextSparse<Format>(d, &bits, &values);
+  v3 = NextSparse<Format>(d, &bits, &values);
 }
 
 // As Read, for the elements from `element` on.
@@ -108,20 +95,13 @@ HWY_INLINE void ReadSparse(D d, const SparseElements& sparse, uint64_t element, 
                            V& v3) {
   const size_t strip = 4 * hn::Lanes(d);
   v0 = v1 = v2 = v3 = hn::Zero(d);
-  uint64_t bits = sp::BitsFrom(sparse, element) & (~uint64_t{0} >> (64 - strip));
+  const uint64_t bits = sp::BitsFrom(sparse, element) & (~uint64_t{0} >> (64 - strip));
   if (bits == 0) return;
-  const size_t rank = sp::Rank(sparse, element);
-  const uint8_t* values = sparse.values + 2 * rank;
-  uint8_t last_values[2 * kStrip];  // a copy of the last values, so that whole vectors can be read
-  if (HWY_UNLIKELY(sparse.count - rank < strip)) {
-    std::memset(last_values, 0, sizeof(last_values));
-    std::memcpy(last_values, values, 2 * (sparse.count - rank));
-    values = last_values;
+  if (sparse.value_bytes == Fp32::kBytes) {
+    ExpandSparse<Fp32>(d, sparse, element, bits, v0, v1, v2, v3);
+  } else {
+    ExpandSparse<Bf16>(d, sparse, element, bits, v0, v1, v2, v3);
   }
-  v0 = NextSparse(d, &bits, &values);
-  v1 = NextSparse(d, &bits, &values);
-  v2 = NextSparse(d, &bits, &values);
-  v3 = NextSparse(d, &bits, &values);
 }
 
 template <class D>

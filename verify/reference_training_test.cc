@@ -223,6 +223,8 @@ TEST(ReferenceTraining, MatchesAShardWithEveryCodec) {
         Codecs{"mxint8", "topk:0.03:raw32", kDecodeOnce, 0, true, "mx6", "mx9"},
         Codecs{"mxfp8_e4m3", "topk:0.03", kRecomputeAxis, 0, true, "fp32", "bf16"},
         Codecs{"bf16", "topk:0.03:tensor", kRecomputeAxis, 1, true, "bf16", "bf16"},
+        Codecs{"mx9", "topk:0.05:raw32:fp32", kDecodeOnce, 0, true, "bf16", "bf16"},
+        Codecs{"bf16", "topk:0.03:fp32:tensor", kRecomputeAxis, 1},
         Codecs{"mx6", "topk:0.05:raw32:tensor", kBothAxes, 0, /*error_feedback=*/false}}) {
     SCOPED_TRACE(testing::Message() << codecs.weights << " " << codecs.gradients);
     parts = parts % 3 + 1;

@@ -197,6 +197,7 @@ def add_ocp():
 
 
 ONE = 0x3f80
+FP32_VARIANT = 6  # the first example with FP32 values, "topk:0.01:raw32:fp32"
 RAW32, DELTA8, DELTA16, BITMAP = range(4)
 N = 33 * 17
 
@@ -289,7 +290,45 @@ def add_topk():
     for variant in (1, 2, 3):
         add("good_topk_variant_%d" % variant, TOPK, good["delta8"], (33, 17), GRADIENT,
             variant=variant)
+    add_topk_fp32(three)
     add("bad_unknown_codec", UNKNOWN, b"\0" * 64, (4, 4))
+
+
+def add_topk_fp32(three):
+    def chunk(form, index, *values):
+        header = topk_chunk(len(values), form, index, [])
+        return header + struct.pack("<%dI" % len(values), *values)
+
+    one = 0x3f800000
+    some = (one, 0x00000001, 0xbf818001)
+    good = {
+        "raw32": chunk(RAW32, three, *some),
+        "delta8": chunk(DELTA8, bytes([0, 4, 255, 255, 44]), *some),
+        "bitmap": chunk(BITMAP, bitmap(0, 5, N - 1), *some),
+        "all_bitmap": chunk(BITMAP, bitmap(*range(N)), *range(N)),
+        "none": chunk(DELTA8, b""),
+        "zeros": chunk(RAW32, three, 0, 0x80000000, 0),
+        "largest": chunk(RAW32, three, 0x587fffff, 0xd87fffff, one),
+    }
+    bad = {
+        "bf16_values": topk_chunk(3, RAW32, three),
+        "one_value_of_bf16": good["raw32"][:-2],
+        "short": good["raw32"][:-1],
+        "long": good["raw32"] + b"\0",
+        "unsorted": chunk(RAW32, raw32(5, 0, 9), *some),
+        "duplicate": chunk(RAW32, raw32(0, 5, 5), *some),
+        "out_of_range": chunk(RAW32, raw32(0, 5, N), *some),
+        "two_to_50": chunk(RAW32, three, one, one, 0x58800000),
+        "minus_two_to_50": chunk(DELTA8, bytes([0, 4, 2]), 0xd8800000, one, one),
+        "infinity": chunk(BITMAP, bitmap(0, 5, 9), one, 0x7f800000, one),
+        "nan": chunk(RAW32, three, one, one, 0x7f800001),
+    }
+    for verdict, chunks in (("good", good), ("bad", bad)):
+        for name, encoded in chunks.items():
+            add("%s_topk_fp32_%s" % (verdict, name), TOPK, encoded, (33, 17), GRADIENT,
+                variant=FP32_VARIANT)
+    # Values of FP32 where bf16 is expected.
+    add("bad_topk_fp32_values", TOPK, good["raw32"], (33, 17), GRADIENT)
 
 
 def write_tar(path, files):

@@ -86,7 +86,7 @@ def ocp_blocks(blocks, codec):
     return numpy.where(scales == 255, NAN, values)
 
 
-def topk(values, fraction, sampled):
+def topk(values, fraction, sampled, fp32):
     """Returns the elements of one chunk that top-k keeps. REQUIRES admissible values."""
     flat = values.ravel()
     magnitudes = numpy.abs(flat)
@@ -99,7 +99,7 @@ def topk(values, fraction, sampled):
         chosen = numpy.argsort(-magnitudes, kind="stable")[:count]
         chosen = chosen[magnitudes[chosen] > 0]
     result = numpy.zeros_like(flat)
-    result[chosen] = through(flat[chosen], ml_dtypes.bfloat16)
+    result[chosen] = flat[chosen] if fp32 else through(flat[chosen], ml_dtypes.bfloat16)
     return result.reshape(values.shape)
 
 
@@ -123,5 +123,5 @@ def expected(codec, values, column):
     if name in OCP:
         return by_blocks(values, column, OCP_BLOCK, lambda blocks: ocp_blocks(blocks, name))
     if name == "topk":
-        return topk(values, float(parameters[0]), "sampled" in parameters)
+        return topk(values, float(parameters[0]), "sampled" in parameters, "fp32" in parameters)
     return None

@@ -679,7 +679,7 @@ TEST(Names, AreReadStrictly) {
     const char* text;
   };
   const Case cases[] = {
-      {"topk", "its FRACTION is missing; the syntax is topk:FRACTION[:raw32][:sampled|:tensor]"},
+      {"topk", "FRACTION is missing; the syntax is topk:FRACTION[:raw32][:fp32][:sampled|:tensor]"},
       {"topk:", "FRACTION is \"\", expected a decimal number in (0, 0.5] like 0.01"},
       {"topk:0", "FRACTION is \"0\""},
       {"topk:0.0", "FRACTION is \"0.0\""},

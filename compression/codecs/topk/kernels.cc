@@ -97,28 +97,56 @@ HWY_INLINE uint16_t Bf16OfBits(uint32_t bits) {
   return static_cast<uint16_t>(is_nan ? upper | 0x40u : rounded);
 }
 
-HWY_INLINE float FloatOfBf16(uint16_t code) {
-  const uint32_t bits = uint32_t{code} << 16;
+// A format of values, also one by one: bf16.
+struct Bf16 : sp::Bf16 {
+  using Code = uint16_t;
+  static HWY_INLINE Code OfBits(uint32_t bits) { return Bf16OfBits(bits); }
+  static HWY_INLINE uint32_t BitsOf(Code code) { return uint32_t{code} << 16; }
+};
+// The same for FP32.
+struct Fp32 : sp::Fp32 {
+  using Code = uint32_t;
+  static HWY_INLINE Code OfBits(uint32_t bits) { return bits; }
+  static HWY_INLINE uint32_t BitsOf(Code code) { return code; }
+};
+
+template <class Format>
+HWY_INLINE float FloatOf(typename Format::Code code) {
+  const uint32_t bits = Format::BitsOf(code);
   float value;
   std::memcpy(&value, &bits, sizeof(value));
   return value;
 }
 
-void RoundChosenImpl(const float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes,
-                     size_t count, uint8_t* HWY_RESTRICT values) {
+template <class Format>
+void EncodeAll(const float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes, size_t count,
+               uint8_t* HWY_RESTRICT values) {
   for (size_t i = 0; i < count; ++i) {
-    const uint16_t code = Bf16OfBits(BitsAt(x, indexes[i]));
-    std::memcpy(values + 2 * i, &code, sizeof(code));
+    const typename Format::Code code = Format::OfBits(BitsAt(x, indexes[i]));
+    std::memcpy(values + i * sizeof(code), &code, sizeof(code));
   }
 }
 
-void RoundAndSubtractImpl(float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes, size_t count,
+template <class Format>
+void EncodeAndSubtractAll(float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes, size_t count,
                           uint8_t* HWY_RESTRICT values) {
   for (size_t i = 0; i < count; ++i) {
-    const uint16_t code = Bf16OfBits(BitsAt(x, indexes[i]));
-    std::memcpy(values + 2 * i, &code, sizeof(code));
-    x[indexes[i]] = x[indexes[i]] - FloatOfBf16(code);
+    const typename Format::Code code = Format::OfBits(BitsAt(x, indexes[i]));
+    std::memcpy(values + i * sizeof(code), &code, sizeof(code));
+    x[indexes[i]] = x[indexes[i]] - FloatOf<Format>(code);
   }
+}
+
+void EncodeChosenImpl(const float* x, const uint32_t* indexes, size_t count, size_t value_bytes,
+                      uint8_t* values) {
+  if (value_bytes == Fp32::kBytes) return EncodeAll<Fp32>(x, indexes, count, values);
+  EncodeAll<Bf16>(x, indexes, count, values);
+}
+
+void EncodeAndSubtractImpl(float* x, const uint32_t* indexes, size_t count, size_t value_bytes,
+                           uint8_t* values) {
+  if (value_bytes == Fp32::kBytes) return EncodeAndSubtractAll<Fp32>(x, indexes, count, values);
+  EncodeAndSubtractAll<Bf16>(x, indexes, count, values);
 }
 
 uint64_t CountBitsImpl(const uint64_t* HWY_RESTRICT words, size_t count,
@@ -154,7 +182,7 @@ constexpr size_t kStep = 32;
 
 // Expands the elements from `first` to `first` + cols, whose values begin at `values`; cols values
 // must be readable there.
-template <class Operation>
+template <class Operation, class Format>
 HWY_INLINE void ExpandRow(const SparseElements& sparse, size_t first,
                           const uint8_t* HWY_RESTRICT values, size_t cols,
                           float* HWY_RESTRICT out) {
@@ -166,36 +194,47 @@ HWY_INLINE void ExpandRow(const SparseElements& sparse, size_t first,
     const uint32_t all = static_cast<uint32_t>(sp::BitsFrom(sparse, first + c));
     for (size_t i = 0; i < kStep; i += lanes) {
       const uint32_t bits = (all >> i) & ((1u << lanes) - 1);
-      const uint8_t* const in = values + 2 * sp::SetBits(all & ((1u << i) - 1));
-      const auto value = sp::Expand(df, in, bits);
+      const uint8_t* const in = values + Format::kBytes * sp::SetBits(all & ((1u << i) - 1));
+      const auto value = sp::Expand<Format>(df, in, bits);
       hn::StoreU(Operation::Combine(df, out + c + i, value), df, out + c + i);
     }
-    values += 2 * sp::SetBits(all);
+    values += Format::kBytes * sp::SetBits(all);
   }
 #endif
   for (; c < cols; ++c) {
     const bool present = (sp::BitsFrom(sparse, first + c) & 1) != 0;
-    uint16_t code = 0;
+    typename Format::Code code = 0;
     if (present) std::memcpy(&code, values, sizeof(code));
-    Operation::One(FloatOfBf16(code), out + c);
-    values += 2 * present;
+    Operation::One(FloatOf<Format>(code), out + c);
+    values += Format::kBytes * present;
+  }
+}
+
+template <class Operation, class Format>
+void ExpandRowsOf(const SparseElements& sparse, size_t first, size_t stride, size_t rows,
+                  size_t cols, size_t ld, float* out) {
+  for (size_t r = 0; r < rows; ++r) {
+    const size_t begin = first + r * stride;
+    const size_t rank = sp::Rank(sparse, begin);
+    const uint8_t* values = sparse.values + Format::kBytes * rank;
+    // A copy for whole vectors at the end of the readable values.
+    uint8_t last_values[Format::kBytes * kMaxCols];
+    if (sparse.count - rank < cols) {
+      std::memset(last_values, 0, sizeof(last_values));
+      std::memcpy(last_values, values, Format::kBytes * (sparse.count - rank));
+      values = last_values;
+    }
+    ExpandRow<Operation, Format>(sparse, begin, values, cols, out + r * ld);
   }
 }
 
 template <class Operation>
 HWY_INLINE void ExpandRows(const SparseElements& sparse, size_t first, size_t stride, size_t rows,
                            size_t cols, size_t ld, float* out) {
-  for (size_t r = 0; r < rows; ++r) {
-    const size_t begin = first + r * stride;
-    const size_t rank = sp::Rank(sparse, begin);
-    const uint8_t* values = sparse.values + 2 * rank;
-    uint8_t last_values[2 * kMaxCols];  // copy for whole vectors at the end of the readable values
-    if (sparse.count - rank < cols) {
-      std::memset(last_values, 0, sizeof(last_values));
-      std::memcpy(last_values, values, 2 * (sparse.count - rank));
-      values = last_values;
-    }
-    ExpandRow<Operation>(sparse, begin, values, cols, out + r * ld);
+  if (sparse.value_bytes == Fp32::kBytes) {
+    ExpandRowsOf<Operation, Fp32>(sparse, first, stride, rows, cols, ld, out);
+  } else {
+    ExpandRowsOf<Operation, Bf16>(sparse, first, stride, rows, cols, ld, out);
   }
 }
 
@@ -219,8 +258,8 @@ namespace eps::topk_kernels {
 HWY_EXPORT(CopyRowsImpl);
 HWY_EXPORT(AddRowsImpl);
 HWY_EXPORT(CollectImpl);
-HWY_EXPORT(RoundChosenImpl);
-HWY_EXPORT(RoundAndSubtractImpl);
+HWY_EXPORT(EncodeChosenImpl);
+HWY_EXPORT(EncodeAndSubtractImpl);
 HWY_EXPORT(CountBitsImpl);
 HWY_EXPORT(ExpandImpl);
 HWY_EXPORT(ExpandAddImpl);
@@ -236,12 +275,14 @@ void AddRows(const float* in, size_t ld, size_t rows, size_t cols, size_t sum_ld
 size_t CollectAtLeast(const float* x, size_t n, uint32_t threshold, size_t limit, uint32_t* out) {
   return HWY_DYNAMIC_DISPATCH(CollectImpl)(x, n, threshold, limit, out);
 }
-void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values) {
-  HWY_DYNAMIC_DISPATCH(RoundChosenImpl)(x, indexes, count, values);
+void EncodeChosen(const float* x, const uint32_t* indexes, size_t count, size_t value_bytes,
+                  uint8_t* values) {
+  HWY_DYNAMIC_DISPATCH(EncodeChosenImpl)(x, indexes, count, value_bytes, values);
 }
-void RoundAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, uint8_t* values) {
+void EncodeAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, size_t value_bytes,
+                             uint8_t* values) {
   ScopedFlushDenormals flush;
-  HWY_DYNAMIC_DISPATCH(RoundAndSubtractImpl)(x, indexes, count, values);
+  HWY_DYNAMIC_DISPATCH(EncodeAndSubtractImpl)(x, indexes, count, value_bytes, values);
 }
 uint64_t CountBits(const uint64_t* words, size_t count, uint32_t* before) {
   return HWY_DYNAMIC_DISPATCH(CountBitsImpl)(words, count, before);

@@ -34,10 +34,13 @@ inline constexpr size_t kCollectSlack = 16;
 // 2^32.
 size_t CollectAtLeast(const float* x, size_t n, uint32_t threshold, size_t limit, uint32_t* out);
 
-// Value i of `values` = x[indexes[i]] as bf16 (nearest, ties to even; NaN stays NaN).
-void RoundChosen(const float* x, const uint32_t* indexes, size_t count, uint8_t* values);
+// Value i of `values` = x[indexes[i]]: with value_bytes = 2 as bf16 (nearest, ties to even; NaN
+// stays NaN), with 4 as FP32, bit for bit.
+void EncodeChosen(const float* x, const uint32_t* indexes, size_t count, size_t value_bytes,
+                  uint8_t* values);
 // The same, and x[indexes[i]] -= value i, with FTZ+DAZ in any mode of the thread.
-void RoundAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, uint8_t* values);
+void EncodeAndSubtractChosen(float* x, const uint32_t* indexes, size_t count, size_t value_bytes,
+                             uint8_t* values);
 
 // before[w] = number of bits set in the words before w. Returns the number of bits set in all
 // words.

@@ -28,26 +28,32 @@ float AnyFinite(TestRandom* random) {
 // A bitmap of n elements and the values of the present ones, each in its own memory that ends with
 // its last byte.
 struct World {
-  World(size_t n, uint32_t percent, TestRandom* random)
+  World(size_t n, uint32_t percent, size_t value_bytes, TestRandom* random)
       : words(8 * ((n + 63) / 64 + 1)), before((n + 63) / 64 + 1), elements(n), present(n) {
     std::memset(words.data(), 0, words.size());
     auto* word = reinterpret_cast<uint64_t*>(words.data());
-    std::vector<uint16_t> codes;
+    std::vector<uint8_t> encoded;
+    size_t count = 0;
     for (size_t i = 0; i < n; ++i) {
       if (random->Next() % 100 >= percent) continue;
       word[i / 64] |= uint64_t{1} << (i % 64);
-      const uint32_t bits = BitsOfFloat(AnyFinite(random)) & 0xffff0000u;
-      codes.push_back(static_cast<uint16_t>(bits >> 16));
+      const uint32_t kept = value_bytes == 2 ? 0xffff0000u : 0xffffffffu;
+      const uint32_t bits = BitsOfFloat(AnyFinite(random)) & kept;
+      for (size_t b = 4 - value_bytes; b < 4; ++b) {
+        encoded.push_back(static_cast<uint8_t>(bits >> (8 * b)));
+      }
+      ++count;
       elements[i] = FloatOfBits(bits);
       present[i] = true;
     }
-    values = std::make_unique<GuardedMemory>(2 * codes.size());
-    if (!codes.empty()) std::memcpy(values->data(), codes.data(), 2 * codes.size());
-    EXPECT_EQ(CountBits(word, before.size(), before.data()), codes.size());
+    values = std::make_unique<GuardedMemory>(encoded.size());
+    if (!encoded.empty()) std::memcpy(values->data(), encoded.data(), encoded.size());
+    EXPECT_EQ(CountBits(word, before.size(), before.data()), count);
     sparse.words = word;
     sparse.before = before.data();
     sparse.values = values->data();
-    sparse.count = codes.size();
+    sparse.count = count;
+    sparse.value_bytes = value_bytes;
   }
 
   GuardedMemory words;
@@ -60,12 +66,16 @@ struct World {
 
 constexpr uint32_t kPercents[] = {0, 1, 10, 50, 99, 100};
 
-TEST(Expand, ReturnsEveryPieceWithinBounds) {
+// Tests with values of 2 bytes, bf16, and of 4, FP32.
+class OfValueBytes : public testing::TestWithParam<size_t> {};
+INSTANTIATE_TEST_SUITE_P(Expand, OfValueBytes, testing::Values(2, 4));
+
+TEST_P(OfValueBytes, ReturnsEveryPieceWithinBounds) {
   OnEveryTarget([] {
     TestRandom random;
     for (const uint32_t percent : kPercents) {
       for (const size_t n : {1u, 31u, 64u, 65u, 300u, 700u}) {
-        const World world(n, percent, &random);
+        const World world(n, percent, GetParam(), &random);
         for (int round = 0; round < 60; ++round) {
           const size_t cols = 1 + random.Next() % std::min(n, kMaxCols);
           const size_t first = random.Next() % (n - cols + 1);
@@ -81,12 +91,12 @@ TEST(Expand, ReturnsEveryPieceWithinBounds) {
   });
 }
 
-TEST(Expand, FindsTheValuesOfStridedRows) {
+TEST_P(OfValueBytes, FindsTheValuesOfStridedRows) {
   OnEveryTarget([] {
     TestRandom random;
     for (const size_t stride : {40u, 64u, 128u, 150u}) {
       constexpr size_t kRows = 7, kCols = 37, kLd = 41;
-      const World world(kRows * stride, 30, &random);
+      const World world(kRows * stride, 30, GetParam(), &random);
       std::vector<float> out(kRows * kLd, 77.0f);
       Expand(world.sparse, 3, stride, kRows, kCols, kLd, out.data());
       for (size_t r = 0; r < kRows; ++r) {
@@ -109,11 +119,11 @@ __attribute__((noinline)) float FlushedSum(float a, float b) {
   return sum;
 }
 
-TEST(ExpandAdd, AddsPlusZeroForAbsentElements) {
+TEST_P(OfValueBytes, AddsPlusZeroForAbsentElements) {
   OnEveryTarget([] {
     TestRandom random;
     for (const uint32_t percent : kPercents) {
-      const World world(400, percent, &random);
+      const World world(400, percent, GetParam(), &random);
       for (int round = 0; round < 30; ++round) {
         const size_t cols = 1 + random.Next() % kMaxCols;
         const size_t first = random.Next() % (400 - cols + 1);
@@ -183,7 +193,7 @@ TEST(Rows, AreCopiedAndAddedWithinBounds) {
   });
 }
 
-TEST(Round, SubtractsTheSentValues) {
+TEST(Encode, SubtractsTheRoundedValues) {
   const std::vector<uint32_t> indexes = {0, 2, 3, 4, 5};
   // An exact value, one that is not selected, a tie, one with a denormal remainder, and infinity.
   const std::vector<uint32_t> bits = {0x3f800000, 0x40000000, 0x3f818001,
@@ -195,13 +205,39 @@ TEST(Round, SubtractsTheSentValues) {
     std::vector<float> x;
     for (const uint32_t b : bits) x.push_back(FloatOfBits(b));
     std::vector<uint8_t> values(2 * indexes.size());
-    RoundChosen(x.data(), indexes.data(), indexes.size(), values.data());
+    EncodeChosen(x.data(), indexes.data(), indexes.size(), 2, values.data());
     EXPECT_EQ(std::memcmp(values.data(), codes.data(), values.size()), 0);
     for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(BitsOfFloat(x[i]), bits[i]);
     values.assign(values.size(), 0);
-    RoundAndSubtractChosen(x.data(), indexes.data(), indexes.size(), values.data());
+    EncodeAndSubtractChosen(x.data(), indexes.data(), indexes.size(), 2, values.data());
     EXPECT_EQ(std::memcmp(values.data(), codes.data(), values.size()), 0);
     for (size_t i = 0; i < x.size(); ++i) EXPECT_EQ(BitsOfFloat(x[i]), rest[i]) << i;
+  });
+}
+
+TEST(Encode, LeavesNothingOfFp32Values) {
+  OnEveryTarget([] {
+    TestRandom random;
+    constexpr size_t kN = 300;
+    std::vector<float> before(kN);
+    for (float& value : before) value = AnyFinite(&random);
+    std::vector<uint32_t> indexes;
+    for (uint32_t i = 0; i < kN; i += 1 + random.Next() % 5) indexes.push_back(i);
+    for (const bool subtract : {false, true}) {
+      std::vector<float> x = before;
+      GuardedMemory values(4 * indexes.size());
+      const auto encode = [&](auto* function) {
+        function(x.data(), indexes.data(), indexes.size(), 4, values.data());
+      };
+      subtract ? encode(EncodeAndSubtractChosen) : encode(EncodeChosen);
+      std::vector<float> expected = before;
+      for (size_t i = 0; i < indexes.size(); ++i) {
+        const uint32_t at = indexes[i];
+        ASSERT_EQ(BitsOfFloat(values.floats()[i]), BitsOfFloat(before[at])) << at;
+        if (subtract) expected[at] = 0.0f;
+      }
+      ASSERT_EQ(std::memcmp(x.data(), expected.data(), 4 * kN), 0);
+    }
   });
 }
 

@@ -39,6 +39,10 @@ absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& piece
     parameters.raw32 = true;
     ++i;
   }
+  if (i < pieces.size() && pieces[i] == "fp32") {
+    parameters.fp32 = true;
+    ++i;
+  }
   if (i < pieces.size() && pieces[i] == "sampled") {
     parameters.sampled = true;
     ++i;
@@ -55,7 +59,8 @@ absl::StatusOr<Parameters> ParseParameters(const std::vector<std::string>& piece
   if (i < pieces.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "\"", pieces[i], "\" was not expected as parameter ", i + 1,
-        "; after FRACTION, raw32 and then one of sampled and tensor may follow, each once"));
+        "; after FRACTION, raw32, then fp32, and then one of sampled and tensor may follow, each "
+        "once"));
   }
   return parameters;
 }

@@ -1,6 +1,7 @@
 #ifndef EPS_COMPRESSION_CODECS_TOPK_PARAMETERS_H_
 #define EPS_COMPRESSION_CODECS_TOPK_PARAMETERS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -9,13 +10,14 @@
 
 namespace eps::topk {
 
-// The parameters after "topk" in a codec's name: FRACTION[:raw32][:sampled|:tensor].
+// The parameters after "topk" in a codec's name: FRACTION[:raw32][:fp32][:sampled|:tensor].
 struct Parameters {
   // FRACTION as written: digits / 10^places. It is exact, because the error of a double could add
   // one to ceil(FRACTION * n).
   uint64_t digits = 0;
   uint64_t power_of_ten = 1;
   bool raw32 = false;
+  bool fp32 = false;
   bool sampled = false;
   bool tensor = false;
 
@@ -31,6 +33,8 @@ struct Parameters {
     if (!sampled) return k;
     return 2 * k < n ? 2 * k : n;
   }
+  // Returns the bytes of an encoded value, as in SparseElements.
+  size_t value_bytes() const { return fp32 ? 4 : 2; }
   double fraction() const {
     return static_cast<double>(digits) / static_cast<double>(power_of_ten);
   }

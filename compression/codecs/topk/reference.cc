@@ -107,8 +107,8 @@ std::vector<uint64_t> ReadIndex(int format, absl::string_view index, uint64_t n,
 class TopkReference final : public ReferenceCodec {
  public:
   // `decimals` are the digits after "0." of the fraction.
-  TopkReference(const std::string& decimals, bool raw32, bool sampled)
-      : raw32_(raw32), sampled_(sampled) {
+  TopkReference(const std::string& decimals, bool raw32, bool fp32, bool sampled)
+      : raw32_(raw32), fp32_(fp32), sampled_(sampled) {
     for (const char c : decimals) {
       numerator_ = 10 * numerator_ + static_cast<uint64_t>(c - '0');
       denominator_ *= 10;
@@ -142,8 +142,13 @@ class TopkReference final : public ReferenceCodec {
     out += index;
     std::vector<float> sent(n, 0.0f);
     for (const uint64_t i : chosen) {
-      Put(RoundToBf16(values[i]), 2, &out);
-      sent[i] = ToFloat(uint32_t{RoundToBf16(values[i])} << 16);
+      if (fp32_) {
+        Put(ToBits(values[i]), 4, &out);
+        sent[i] = values[i];
+      } else {
+        Put(RoundToBf16(values[i]), 2, &out);
+        sent[i] = ToFloat(uint32_t{RoundToBf16(values[i])} << 16);
+      }
     }
     if (residual_or_null != nullptr) {
       ScopedFlushDenormals flush;
@@ -160,8 +165,10 @@ class TopkReference final : public ReferenceCodec {
         static_cast<int>(Get(bytes, 4, 1)), bytes.substr(12, index_bytes), chunk.elements, k);
     std::fill(elements, elements + chunk.elements, 0.0f);
     for (uint64_t i = 0; i < k; ++i) {
-      const uint32_t bits = static_cast<uint32_t>(Get(bytes, 12 + index_bytes + 2 * i, 2)) << 16;
-      std::memcpy(elements + chosen[i], &bits, sizeof(bits));
+      const uint32_t value =
+          static_cast<uint32_t>(fp32_ ? Get(bytes, 12 + index_bytes + 4 * i, 4)
+                                      : Get(bytes, 12 + index_bytes + 2 * i, 2) << 16);
+      std::memcpy(elements + chosen[i], &value, sizeof(value));
     }
   }
 
@@ -194,6 +201,7 @@ class TopkReference final : public ReferenceCodec {
   }
 
   const bool raw32_;
+  const bool fp32_;
   const bool sampled_;
   uint64_t numerator_ = 0;
   uint64_t denominator_ = 1;
@@ -206,8 +214,8 @@ absl::StatusOr<std::unique_ptr<ReferenceCodec>> New(const std::vector<std::strin
   const auto has = [&parameters](const char* name) {
     return std::find(parameters.begin() + 1, parameters.end(), name) != parameters.end();
   };
-  std::unique_ptr<ReferenceCodec> codec =
-      std::make_unique<TopkReference>(parameters[0].substr(2), has("raw32"), has("sampled"));
+  std::unique_ptr<ReferenceCodec> codec = std::make_unique<TopkReference>(
+      parameters[0].substr(2), has("raw32"), has("fp32"), has("sampled"));
   return codec;
 }
 

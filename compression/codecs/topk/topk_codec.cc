@@ -45,12 +45,14 @@ static_assert(sizeof(Header) == Header::kBytes);
 // bits before each of its words: 3/16 of a byte per element of the chunk.
 class TopkChunk final : public EncodedChunk {
  public:
-  TopkChunk(const Codec* codec, const Chunk& chunk, Bytes bytes)
+  TopkChunk(const Codec* codec, size_t value_bytes, const Chunk& chunk, Bytes bytes)
       : codec_(codec),
         chunk_(chunk),
         bytes_(std::move(bytes)),
         words_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint64_t))),
-        before_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint32_t))) {}
+        before_(bytes_.NewBeside(BitmapWords(chunk.elements) * sizeof(uint32_t))) {
+    sparse_.value_bytes = value_bytes;
+  }
 
   // Checks the bytes. Call once, before any other method. The error lacks the chunk's name.
   absl::Status Parse() {
@@ -70,7 +72,7 @@ class TopkChunk final : public EncodedChunk {
       return absl::InvalidArgumentError("bytes 5 to 7 of its header are not zero");
     }
     const uint64_t expected =
-        Header::kBytes + uint64_t{header.index_bytes} + 2 * uint64_t{header.count};
+        Header::kBytes + uint64_t{header.index_bytes} + sparse_.value_bytes * header.count;
     if (bytes_.size() != expected) {
       return absl::InvalidArgumentError(absl::StrCat(
           "expected ", expected, " bytes for ", header.count, " elements and an index of ",
@@ -93,11 +95,15 @@ class TopkChunk final : public EncodedChunk {
   }
 
   absl::Status CheckGradient(absl::string_view codec) const {
-    const size_t i = float_kernels::FirstInadmissibleBf16(sparse_.values, sparse_.count);
+    const auto first_inadmissible = sparse_.value_bytes == sizeof(float)
+                                        ? float_kernels::FirstInadmissibleFp32
+                                        : float_kernels::FirstInadmissibleBf16;
+    const size_t i = first_inadmissible(sparse_.values, sparse_.count);
     if (i == sparse_.count) return absl::OkStatus();
+    const uint64_t element = ElementOfValue(i);
     float value = 0;
-    float_kernels::DecodeBf16(sparse_.values + 2 * i, 1, 1, 1, 1, &value);
-    return InadmissibleGradient(codec, chunk_, ElementOfValue(i), value);
+    topk_kernels::Expand(sparse_, element, 1, 1, 1, 1, &value);
+    return InadmissibleGradient(codec, chunk_, element, value);
   }
 
   void Read(const Tile& tile, bool accumulate, size_t ld, float* out) const override {
@@ -166,15 +172,18 @@ class TopkEncoder final : public TileEncoder {
     header.count = static_cast<uint32_t>(chosen.count);
     header.format = static_cast<uint8_t>(index.format);
     header.index_bytes = static_cast<uint32_t>(index.bytes);
-    Buffer bytes(Header::kBytes + index.bytes + 2 * chosen.count, options_.kind, options_.account);
+    const size_t value_bytes = parameters_.value_bytes();
+    Buffer bytes(Header::kBytes + index.bytes + value_bytes * chosen.count, options_.kind,
+                 options_.account);
     std::memcpy(bytes.data(), &header, Header::kBytes);
     uint8_t* const index_bytes = bytes.data() + Header::kBytes;
     uint8_t* const values = index_bytes + index.bytes;
     topk::WriteIndex(index.format, chosen.indexes(), chosen.count, n, index_bytes);
     if (feedback()) {
-      topk_kernels::RoundAndSubtractChosen(elements_, chosen.indexes(), chosen.count, values);
+      topk_kernels::EncodeAndSubtractChosen(elements_, chosen.indexes(), chosen.count, value_bytes,
+                                            values);
     } else {
-      topk_kernels::RoundChosen(elements_, chosen.indexes(), chosen.count, values);
+      topk_kernels::EncodeChosen(elements_, chosen.indexes(), chosen.count, value_bytes, values);
     }
     return std::move(bytes).Freeze();
   }
@@ -214,7 +223,8 @@ double ExpectedBitsPerElement(const Parameters& parameters) {
   };
   const double index =
       parameters.raw32 ? 32 * density : std::min({delta_bits(8, 255), delta_bits(16, 65535), 1.0});
-  return 8 * Header::kBytes / n + index + 16 * density;
+  return 8 * Header::kBytes / n + index +
+         8 * static_cast<double>(parameters.value_bytes()) * density;
 }
 
 // Top-k with fixed parameters.
@@ -235,7 +245,7 @@ class TopkCodec final : public Codec {
     const uint64_t count = parameters_.MaxCount(chunk.elements);
     const uint64_t index = parameters_.raw32 ? topk::Raw32Index(count).bytes
                                              : topk::MaxShortestIndex(count, chunk.elements);
-    return Header::kBytes + index + 2 * count;
+    return Header::kBytes + index + parameters_.value_bytes() * count;
   }
 
   size_t IndexSize(const Chunk& chunk) const override {
@@ -245,7 +255,8 @@ class TopkCodec final : public Codec {
   absl::StatusOr<std::shared_ptr<const EncodedChunk>> Open(const Chunk& chunk, Axis /*axis*/,
                                                            Bytes bytes,
                                                            Content content) const override {
-    auto opened = std::make_shared<TopkChunk>(this, chunk, std::move(bytes));
+    auto opened =
+        std::make_shared<TopkChunk>(this, parameters_.value_bytes(), chunk, std::move(bytes));
     const absl::Status status = opened->Parse();
     if (!status.ok()) {
       return absl::InvalidArgumentError(absl::StrCat("chunk ", chunk.id.value(), " of ",
@@ -287,12 +298,13 @@ absl::StatusOr<std::unique_ptr<Codec>> New(absl::string_view name,
   return codec;
 }
 
-const CodecRegistration kTopk({"topk",
-                               kTopkId,
-                               ":FRACTION[:raw32][:sampled|:tensor]",
-                               {"topk:0.01", "topk:0.1", "topk:0.01:raw32", "topk:0.05:sampled",
-                                "topk:0.1:raw32:sampled", "topk:0.05:tensor"},
-                               &New});
+const CodecRegistration kTopk(
+    {"topk",
+     kTopkId,
+     ":FRACTION[:raw32][:fp32][:sampled|:tensor]",
+     {"topk:0.01", "topk:0.1", "topk:0.01:raw32", "topk:0.05:sampled", "topk:0.1:raw32:sampled",
+      "topk:0.05:tensor", "topk:0.01:raw32:fp32", "topk:0.1:fp32:sampled", "topk:0.05:fp32:tensor"},
+     &New});
 
 }  // namespace
 }  // namespace eps
