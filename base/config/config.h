@@ -116,6 +116,9 @@ inline constexpr std::array<const char*, 2> kNames<Rounding> = {"nearest", "trun
 enum class TopkIndex { kPacked, kRaw32 };
 template <>
 inline constexpr std::array<const char*, 2> kNames<TopkIndex> = {"packed", "raw32"};
+enum class TopkValues { kBf16, kFp32 };
+template <>
+inline constexpr std::array<const char*, 2> kNames<TopkValues> = {"bf16", "fp32"};
 enum class TopkSelection { kExact, kSampled };
 template <>
 inline constexpr std::array<const char*, 2> kNames<TopkSelection> = {"exact", "sampled"};
@@ -130,6 +133,7 @@ struct QuantizationConfig : CodecSettings {
   AutoCodecs norm;
   Rounding rounding = Rounding::kNearest;  // of mx9, mx6, mx4
   TopkIndex index = TopkIndex::kPacked;
+  TopkValues values = TopkValues::kBf16;
   TopkSelection selection = TopkSelection::kExact;
   TopkScope scope = TopkScope::kChunk;
 };

@@ -79,6 +79,8 @@ void RunKeysOfQuantization(V* v, QuantizationConfig* q) {
   v->Key("quantization.rounding", &q->rounding, AnyValue(), "Rounding of mx9, mx6 and mx4.");
   v->Key("quantization.index", &q->index, AnyValue(),
          "How topk encodes the positions of the elements that it sends.");
+  v->Key("quantization.values", &q->values, AnyValue(),
+         "How topk encodes the elements that it sends: rounded to bf16, or bit for bit (fp32).");
   v->Key("quantization.selection", &q->selection, AnyValue(),
          "How topk chooses elements: exactly, or by a threshold from a sample (sampled).");
   v->Key("quantization.scope", &q->scope, AnyValue(),

@@ -200,6 +200,7 @@ TEST(Config, ErrorsSayWhatIsExpected) {
       {"training.replay", "frontier", "'frontier' is unknown; choose one of rollback"},
       {"training.determinism", "stric", "training.determinism: 'stric' is unknown, did you mean"},
       {"quantization.scope", "tensors", "'tensors' is unknown, did you mean 'tensor'?"},
+      {"quantization.values", "fp23", "'fp23' is unknown, did you mean 'fp32'?"},
       {"quantization.residual_home", "[server]", "did you mean 'server'?"},
       {"servers.insecure", "yes", "expected true or false"},
       {"servers.memory_limit", "16 parsecs", "expected a size such as 16GiB"},

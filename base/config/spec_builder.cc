@@ -94,6 +94,7 @@ std::string CompleteName(const QuantizationConfig& config, const std::string& na
   }
   if (absl::StartsWith(name, "topk:") && !absl::StrContains(name.substr(5), ":")) {
     return name + (config.index == TopkIndex::kRaw32 ? ":raw32" : "") +
+           (config.values == TopkValues::kFp32 ? ":fp32" : "") +
            (config.selection == TopkSelection::kSampled ? ":sampled" : "") +
            (config.scope == TopkScope::kTensor ? ":tensor" : "");
   }

@@ -322,6 +322,23 @@ TEST(BuildJobSpec, TopkScopeIsPartOfTheJob) {
   EXPECT_NE(again->Digest(), of_chunks->Digest());
 }
 
+TEST(BuildJobSpec, TopkValuesArePartOfTheName) {
+  Config config = EagerConfig();
+  config.quantization.weights = "mx6";
+  config.quantization.gradients = "topk:0.01";
+  config.quantization.embedding.gradients = "topk:0.1:sampled";  // has its parameters
+  config.quantization.values = TopkValues::kFp32;
+  const absl::StatusOr<JobSpec> alone = Build(config);
+  config.quantization.index = TopkIndex::kRaw32;
+  config.quantization.scope = TopkScope::kTensor;
+  const absl::StatusOr<JobSpec> with_all = Build(config);
+  ASSERT_TRUE(alone.ok() && with_all.ok()) << alone.status() << with_all.status();
+  EXPECT_EQ(alone->codecs.gradients, "topk:0.01:fp32");
+  EXPECT_EQ(alone->codecs.weights, "mx6");
+  EXPECT_EQ(alone->codecs.embedding.gradients, "topk:0.1:sampled");
+  EXPECT_EQ(with_all->codecs.gradients, "topk:0.01:raw32:fp32:tensor");
+}
+
 TEST(BuildJobSpec, OpenParametersFollowTheOptimizer) {
   Config config = EagerConfig();
   config.optimizer.name = OptimizerName::kLion;
