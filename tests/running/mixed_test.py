@@ -3,7 +3,9 @@ ends with the bits of one in memory, also after kills that change how much is in
 
 Argument: the path of eps."""
 
+import json
 import os
+import re
 import shutil
 import signal
 
@@ -17,7 +19,8 @@ STEPS = 24
 SETTINGS = dict(small_job.SETTINGS, **{"training.steps": STEPS, "training.clip": "exact",
                                        "servers.addresses": 2, "storage.cut_steps": 2})
 KINDS = {"nvme": {}, "csd": {"storage__csd__devices": 2, "storage__csd__dram": "2MiB"}}
-SOME = "64KiB"  # of about 200 KiB on each server
+OF_DEVICES = {"nvme": 0, "csd": 2 * (2 << 20)}  # bytes of a server's memory: they are emulated
+SOME = 64 << 10  # bytes; the state of a server has more
 
 
 class MixedTest(runs.RunTest):
@@ -35,6 +38,15 @@ class MixedTest(runs.RunTest):
                             storage__path=os.path.join(TMP, kind + "-state"), **KINDS[kind],
                             **settings)
 
+    def check_memory(self, log, of_devices):
+        """Checks that a part of the state is in the memory of each server, and no more than told."""
+        with open(log, encoding="utf-8") as f:
+            servers = re.search(r"eps status (--servers=[^)\s]+)", f.read()).group(1)
+        for line in self.eps("status", servers, "--json").splitlines():
+            held = json.loads(line)["memory"]["state"]["live_bytes"] - of_devices
+            self.assertGreater(held, SOME // 2)
+            self.assertLessEqual(held, SOME)
+
     def test_kills_and_other_shares_change_no_bit(self):
         self.eps(*self.command("memory", storage__kind="dram"))
         expected = self.outcome(os.path.join(TMP, "memory"), STEPS)
@@ -45,6 +57,7 @@ class MixedTest(runs.RunTest):
                     shutil.rmtree(os.path.join(TMP, folder), ignore_errors=True)
                 process = self.begin(self.mixed(kind, SOME), log)
                 self.wait_for_step(process, os.path.join(TMP, kind), 5)
+                self.check_memory(log.name, OF_DEVICES[kind])
                 os.kill(processes.servers_of(process.pid)[1], signal.SIGKILL)
                 self.wait_for_step(process, os.path.join(TMP, kind), 10)
                 os.killpg(process.pid, signal.SIGKILL)
