@@ -39,7 +39,7 @@ class MixedTest(runs.RunTest):
                             **settings)
 
     def check_memory(self, log, of_devices):
-        """Checks that a part of the state is in the memory of each server, and no more than told."""
+        """Checks that a part of the state is in the memory of each server, and not too much."""
         with open(log, encoding="utf-8") as f:
             servers = re.search(r"eps status (--servers=[^)\s]+)", f.read()).group(1)
         for line in self.eps("status", servers, "--json").splitlines():
