@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "base/config/config.h"
+#include "base/job/optimizers.h"
 #include "base/status_macros.h"
 #include "optimizer/rules/conversions.h"
 
@@ -71,6 +72,7 @@ absl::StatusOr<std::string> ConfigWith(const std::string& config, const Optimize
   changed.optimizer.lr = optimizer.lr;
   changed.optimizer.plugin.clear();
   changed.optimizer.plugin_parameters.clear();
+  if (RowOf(optimizer.name).adapts) changed.training.mode = Mode::kSealed;
   return changed.ToYaml();
 }
 
@@ -93,6 +95,7 @@ absl::StatusOr<std::unique_ptr<JobState>> ConvertOptimizer(std::unique_ptr<JobSt
   head.spec.optimizer.plugin = PluginSpec();
   EPS_ASSIGN_OR_RETURN(static_cast<OptimizerSettings&>(head.spec.optimizer),
                        SettingsOf(old, options));
+  if (RowOf(options.optimizer).adapts) head.spec.training.mode = Mode::kSealed;
   StateConversion conversion = ZeroState(head.spec.optimizer);
   if (options.reset_state) {
     head.border.update = 0;

@@ -18,7 +18,8 @@ struct ConversionOptions {
 };
 
 // Returns `from`, whose ownership it takes, with another optimizer: its spec, its configuration and
-// its state. Weights, residuals and the border stay.
+// its state. Weights, residuals and the border stay. For an optimizer that adapts, the mode becomes
+// sealed.
 //
 // Without `reset_state`, parameters that both optimizers have keep their values, and the state
 // becomes what FindConversion says (optimizer/rules/conversions.h).

@@ -76,6 +76,20 @@ TEST_F(OptimizerConversionTest, AdamAndAdamWShareTheirState) {
   ExpectFields(StateOf(OptimizerName::kAdamW), OptimizerName::kAdam, false, same);
   ExpectFields(StateOf(OptimizerName::kAdam), OptimizerName::kAdamW, false, same);
   ExpectFields(StateOf(OptimizerName::kAdagrad), OptimizerName::kAdagradSmartInfinity, false, same);
+  ExpectFields(StateOf(OptimizerName::kLamb), OptimizerName::kAdamW, false, same);
+}
+
+TEST_F(OptimizerConversionTest, LambNeedsModeSealed) {
+  JobStateHead head = HeadOf();
+  head.spec.training.mode = Mode::kEager;
+  const auto converted = ConvertOptimizer(std::make_unique<MemoryState>(std::move(head)),
+                                          {OptimizerName::kLamb, false});
+  ASSERT_TRUE(converted.ok()) << converted.status();
+  EXPECT_EQ((*converted)->head().spec.optimizer.name, OptimizerName::kLamb);
+  EXPECT_EQ((*converted)->head().spec.training.mode, Mode::kSealed);
+  Config config;
+  ASSERT_TRUE(config.MergeYaml((*converted)->head().config, "config").ok());
+  EXPECT_EQ(config.training.mode, Mode::kSealed);
 }
 
 TEST_F(OptimizerConversionTest, RootsOfTheSecondMoment) {
