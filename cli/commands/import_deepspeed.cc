@@ -357,7 +357,7 @@ absl::Status Importer::Rule(const OptimizerRow& row, const ordered_json& params,
     const ordered_json* const value = Take(params, name, prefix);
     if (value == nullptr) continue;
     const size_t count = parameter->numbers.size();
-    const auto is_number = [](const ordered_json& item) { return item.is_number(); };
+    const auto is_number = [](const auto& item) { return item.is_number(); };
     const bool fits = count == 0   ? value->is_boolean()
                       : count == 1 ? value->is_number()
                                    : value->is_array() && value->size() == count &&
@@ -384,10 +384,10 @@ absl::Status Importer::Optimizer(const ordered_json& root) {
   const std::string prefix = "optimizer.params.";
   std::set<std::string> known = {"lr", "weight_decay"};
   OptimizerName name{};
-  if (!FindName(absl::AsciiStrToLower(type), &name)) {
-    LeaveOut(
-        "optimizer.type", type,
-        "not supported: the update rules are " + absl::StrJoin(NamesOf<OptimizerName>(), ", "));
+  if (!FindName(absl::AsciiStrToLower(type), &name) || RowOf(name).adapts) {  // LAMB differs there
+    LeaveOut("optimizer.type", type,
+             "not supported as it is there; the update rules are " +
+                 absl::StrJoin(NamesOf<OptimizerName>(), ", "));
     LeaveOutOthers(prefix, params, {});
     return absl::OkStatus();
   }

@@ -163,6 +163,8 @@ TEST(ImportDeepSpeedTest, ReportsSettingsThatChangeTheUpdate) {
            {R"({"optimizer": {"type": "Adagrad", "params": {"initial_accumulator_value": 1}}})",
             "initial_accumulator_value: 1  -- not supported"},
            {R"({"optimizer": {"type": "Lamb", "params": {"lr": 1}}})", "adamw, sgd, adam, adagrad"},
+           {R"({"optimizer": {"type": "Muon", "params": {"lr": 1}}})",
+            "not supported as it is there"},
            {R"({"scheduler": {"type": "WarmupLR", "params": {}}})", "the warm-up is linear"},
            {R"({"scheduler": {"type": "WarmupLR", "params": {"warmup_min_lr": 1e-5}}})",
             "begins at 0"},
