@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "compression/codecs/floats/formats-inl.h"
 #include "compression/sparse.h"
 #include "hwy/highway.h"
 
@@ -42,39 +43,13 @@ HWY_INLINE size_t Rank(const SparseElements& sparse, size_t first) {
   return sparse.before[first / 64] + SetBits(sparse.words[first / 64] & earlier);
 }
 
-// A format of values: FP32. Load returns Lanes(d) little-endian values at any alignment as floats.
-struct Fp32 {
-  static constexpr size_t kBytes = 4;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
-#if HWY_TARGET == HWY_SCALAR  // a vector of bytes would hold one byte only
-    float value;
-    std::memcpy(&value, in, sizeof(value));
-    return hn::Set(d, value);
-#else
-    const hn::Repartition<uint8_t, D> d8;
-    return hn::BitCast(d, hn::LoadU(d8, in));
-#endif
-  }
+// A format of values, with the bytes of one: FP32.
+struct Fp32 : float_formats::HWY_NAMESPACE::Fp32 {
+  static constexpr size_t kBytes = sizeof(Word);
 };
-
 // The same for bf16.
-struct Bf16 {
-  static constexpr size_t kBytes = 2;
-  template <class D>
-  static HWY_INLINE hn::Vec<D> Load(D d, const uint8_t* in) {
-    const hn::Rebind<uint16_t, D> d16;
-    const hn::RebindToUnsigned<D> d32;
-#if HWY_TARGET == HWY_SCALAR
-    uint16_t code;
-    std::memcpy(&code, in, sizeof(code));
-    const auto codes = hn::Set(d16, code);
-#else
-    const hn::Repartition<uint8_t, decltype(d16)> d8;
-    const auto codes = hn::BitCast(d16, hn::LoadU(d8, in));
-#endif
-    return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, codes)));
-  }
+struct Bf16 : float_formats::HWY_NAMESPACE::Bf16 {
+  static constexpr size_t kBytes = sizeof(Word);
 };
 
 #if HWY_TARGET == HWY_SCALAR

@@ -222,7 +222,7 @@ class Server::Impl {
     environment.limits.scrub_bytes_per_second = options.scrub_bytes_per_second;
     if (storage_ != nullptr) {
       environment.durable = true;
-      environment.memory_bytes = storage_->memory_bytes();
+      environment.gradients_in_memory = storage_->gradients_in_memory();
       environment.new_backend = [storage = storage_.get()](
                                     const JobSpec& spec, const ChunkMap& chunks,
                                     std::vector<ChunkId> owned, const ShardPlace& place,

@@ -20,6 +20,7 @@
 #include "planner/memory_plan.h"
 #include "planner/plan_report.h"
 #include "planner/step_model.h"
+#include "planner/testing/plans.h"
 #include "planner/units.h"
 #include "planner/workload.h"
 
@@ -27,33 +28,6 @@ namespace eps::planner {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Data of 2^40 tokens, which no plan reads.
-DataSpec SomeData() {
-  DataSpec data;
-  data.tokens = uint64_t{1} << 40;
-  data.sha256 = std::string(64, '0');
-  return data;
-}
-
-Hardware Example(const std::string& name) { return *ParseHardware(*HardwareExample(name), name); }
-
-// Returns the job spec that the program builds for a GPT-2 with this configuration.
-JobSpec Gpt2Spec(const Config& config, int layers, int width, uint32_t workers) {
-  ModelSpec model;
-  model.gpt2.n_layer = layers;
-  model.gpt2.n_embd = width;
-  model.gpt2.n_head = width / 64;
-  model.gpt2.n_positions = 1024;
-  model.gpt2.vocab_size = 50257;
-  return *BuildJobSpec(config, model, SomeData(), workers);
-}
-
-Config ConfigWith(const std::vector<std::pair<std::string, std::string>>& settings) {
-  Config config;
-  for (const auto& [key, value] : settings) EXPECT_TRUE(config.Set(key, value).ok()) << key;
-  return config;
-}
 
 TEST(Workload, CountsEveryPassAndPart) {
   const JobSpec spec = TinyGpt2Spec();

@@ -1,19 +1,16 @@
 // Plans of jobs whose state is in memory in part (storage.dram), or is read once more for trust
 // ratios (LAMB).
 
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/config/config.h"
-#include "base/config/spec_builder.h"
-#include "base/job/job_spec.h"
 #include "gtest/gtest.h"
-#include "planner/hardware.h"
 #include "planner/memory_plan.h"
 #include "planner/plan.h"
 #include "planner/step_model.h"
+#include "planner/testing/plans.h"
 #include "planner/units.h"
 #include "planner/workload.h"
 
@@ -21,22 +18,10 @@ namespace eps::planner {
 namespace {
 
 // A small GPT-2 in mode sealed, on a machine with storage devices.
-Plan PlanWith(const std::vector<std::pair<std::string, std::string>>& settings) {
-  Config config;
-  EXPECT_TRUE(config.Set("training.clip", "exact").ok());
-  for (const auto& [key, value] : settings) EXPECT_TRUE(config.Set(key, value).ok()) << key;
-  ModelSpec model;
-  model.gpt2.n_layer = 4;
-  model.gpt2.n_embd = 256;
-  model.gpt2.n_head = 4;
-  model.gpt2.n_positions = 1024;
-  model.gpt2.vocab_size = 50257;
-  DataSpec data;
-  data.tokens = uint64_t{1} << 40;
-  data.sha256 = std::string(64, '0');
-  const std::string name = "a5000_smartssd_6";
-  return *MakePlan(config, *BuildJobSpec(config, model, data, 1),
-                   *ParseHardware(*HardwareExample(name), name));
+Plan PlanWith(std::vector<std::pair<std::string, std::string>> settings) {
+  settings.emplace_back("training.clip", "exact");
+  const Config config = ConfigWith(settings);
+  return *MakePlan(config, Gpt2Spec(config, 4, 256, 1), Example("a5000_smartssd_6"));
 }
 
 // The bytes of one kind in the memory of a server.

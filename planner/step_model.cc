@@ -302,6 +302,9 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
 
 // Adds what the place of the state costs. `pass` is one over the gradients of a part.
 void StepModel::AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t) const {
+  // Norms read the state and the reduced gradient once more, and write nothing.
+  const Bytes measured = work_.measures ? state + fp32 : Bytes(0);
+  t->update += measured / servers_.memory;
   const Seconds on_host = t->update;
   if (shape_.state_on_disk) {
     t->read = fp32 / servers_.read;
@@ -310,19 +313,20 @@ void StepModel::AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t)
       t->spill = fp32 / servers_.write;
       t->disk += fp32 / servers_.read;
     }
+    t->disk += measured / servers_.read;
   }
   if (shape_.update_in_storage) {
     // Smart-Infinity (sections II-A and IV-A): the host reduces and writes one FP32 gradient; the
     // devices read it and the state, update the state and write it.
-    t->reduce += pass;
+    t->reduce += shape_.disk_share * pass;
     t->update = Seconds(0);
     t->spill = Seconds(0);  // the host's write below
     const Bytes taken_in = state + fp32;
     t->disk = Max(
         taken_in / servers_.device_update,
         fp32 / servers_.write + taken_in / servers_.device_read + state / servers_.device_write);
+    t->disk += Max(measured / servers_.device_update, measured / servers_.device_read);
   }
-  if (work_.measures) AddMeasurement(state + fp32, t);
   if (shape_.state_on_disk) {
     // The host updates the part in memory.
     t->update += (1 - shape_.disk_share) * (on_host - t->update);
@@ -330,16 +334,6 @@ void StepModel::AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t)
   }
   const double in_memory = shape_.state_on_disk ? 1 - shape_.disk_share : 1;
   if (shape_.durable) t->cut = in_memory * state / servers_.write;
-}
-
-// Adds the pass that reads the state and the reduced gradient, and writes nothing.
-void StepModel::AddMeasurement(Bytes read, StageTimes* t) const {
-  if (shape_.update_in_storage) {
-    t->disk += Max(read / servers_.device_update, read / servers_.device_read);
-    return;
-  }
-  t->update += read / servers_.memory;
-  if (shape_.state_on_disk) t->disk += read / servers_.read;
 }
 
 std::vector<StageTimes> StepModel::StagesOf(uint32_t parts, const Crowd& crowd) const {

@@ -193,7 +193,6 @@ class StepModel {
   static Crowd CrowdOf(const std::vector<WorkerClass>& classes);
   StageTimes TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const;
   void AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t) const;
-  void AddMeasurement(Bytes read, StageTimes* t) const;
   std::vector<StageTimes> StagesOf(uint32_t parts, const Crowd& crowd) const;
   void AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const;
 

@@ -2,8 +2,8 @@
 #define EPS_BASE_CONFIG_CONFIG_KEYS_H_
 
 // The keys of the settings that do not define a job's bits, written as in base/job/keys.h, and the
-// walk over all keys of a configuration. These files, security_keys.h
-// and storage_keys.h, define all keys.
+// walk over all keys of a configuration. These files, security_keys.h and storage_keys.h, define
+// all keys.
 
 #include "absl/strings/str_cat.h"
 #include "base/config/config.h"

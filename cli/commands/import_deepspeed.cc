@@ -357,7 +357,7 @@ absl::Status Importer::Rule(const OptimizerRow& row, const ordered_json& params,
     const ordered_json* const value = Take(params, name, prefix);
     if (value == nullptr) continue;
     const size_t count = parameter->numbers.size();
-    const auto is_number = [](const auto& item) { return item.is_number(); };
+    const auto is_number = [](const ordered_json& item) { return item.is_number(); };
     const bool fits = count == 0   ? value->is_boolean()
                       : count == 1 ? value->is_number()
                                    : value->is_array() && value->size() == count &&

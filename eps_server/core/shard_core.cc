@@ -44,14 +44,15 @@ void ShardCore::FillStatus(uint64_t now_ms, v1::StatusReply* status) const {
 v1::JobState ShardCore::state() const { return term_->state(); }
 
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                       const std::vector<ChunkId>& owned, uint64_t memory_bytes) {
+                                       const std::vector<ChunkId>& owned,
+                                       uint64_t gradients_in_memory) {
   const auto codecs = CodecTable::Build(spec, chunks);
   EPS_CHECK_MSG(codecs.ok(), codecs.status().ToString());
   const Admission::Quota quota = Admission::ComputeQuota(spec, chunks, *codecs, owned);
   uint64_t budget = quota.per_part() * spec.training.parts;
   if (spec.training.mode != Mode::kSealed) return budget;
   const size_t arrays = 1 + StateFields(spec.optimizer).size();
-  const std::vector<bool> in_memory = ChunksInMemory(chunks, owned, arrays, memory_bytes);
+  const std::vector<bool> in_memory = ChunksInMemory(chunks, owned, arrays, gradients_in_memory);
   for (size_t i = 0; i < owned.size(); ++i) {
     const Chunk& chunk = chunks.chunk(owned[i]);
     if (in_memory[i] && !chunk.frozen) budget += chunk.elements * sizeof(float);

@@ -59,9 +59,10 @@ class ShardCore {
   // Returns how many bytes of contributions the job may hold in memory at most; they are reserved
   // when the job is admitted: parts * (quota of the two largest stages here + tied holdings) and,
   // in sealed mode, the sums that wait in memory for the norm of the whole gradient: those of the
-  // chunks that a backend with `memory_bytes` for the state keeps there (ChunksInMemory).
+  // first `gradients_in_memory` bytes of the state (ChunksInMemory).
   static uint64_t ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
-                                     const std::vector<ChunkId>& owned, uint64_t memory_bytes);
+                                     const std::vector<ChunkId>& owned,
+                                     uint64_t gradients_in_memory);
 
   // Fills the job part of a status page. Each wait says who waits, for what, and since when.
   void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;

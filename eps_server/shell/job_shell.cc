@@ -116,7 +116,7 @@ absl::Status JobShell::Reserve() {
   place.residual_bytes = ResidualBudget(spec, chunks, part_.owned(), environment_.durable);
   place.log = ShardCore::LogNeeds(spec, chunks, part_.owned(), servers);
   const uint64_t budget =
-      ShardCore::ContributionBudget(spec, chunks, part_.owned(), environment_.memory_bytes) +
+      ShardCore::ContributionBudget(spec, chunks, part_.owned(), environment_.gradients_in_memory) +
       place.residual_bytes;
   MemoryAccount* account = environment_.account;
   // Charges the budget while the state is reserved to check that both fit together, then releases

@@ -48,8 +48,8 @@ struct ShellEnvironment {
   std::chrono::milliseconds unread_timeout{60'000};
   std::string trace;     // folder of TraceFile; empty disables
   bool durable = false;  // new_backend makes durable backends, whose cuts also hold residuals
-  // Its backends keep so many bytes of the state in memory, with their reduced gradients.
-  uint64_t memory_bytes = std::numeric_limits<uint64_t>::max();
+  // As DurableStorage::gradients_in_memory.
+  uint64_t gradients_in_memory = std::numeric_limits<uint64_t>::max();
   // Ends the process after a broken invariant; does not return in a daemon.
   std::function<void(ExitCode, const std::string& why)> abort;
   // Factories; tests replace them.

@@ -351,7 +351,7 @@ TEST(JobShellMemory, StoredGradientsNeedNoMemory) {
   std::vector<uint64_t> reserved;
   // All of the state in memory, half of it, and nothing.
   for (const uint64_t bytes : {3 * gradient_bytes, 3 * gradient_bytes / 2, uint64_t{0}}) {
-    environment.memory_bytes = bytes;
+    environment.gradients_in_memory = bytes;
     const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
     ASSERT_TRUE(shell.ok()) << shell.status();
     reserved.push_back((*shell)->reserved_bytes());

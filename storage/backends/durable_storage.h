@@ -102,10 +102,9 @@ class DurableStorage {
   // The database, for records beside those of the catalogue. Lives as long as the storage.
   KeyValueStore* records() const { return store_.get(); }
 
-  // Returns how many bytes of the state backends of this storage keep in memory, with the reduced
-  // gradients of mode sealed. Without gradients_on_disk, the gradients of the others are there,
-  // too.
-  uint64_t memory_bytes() const {
+  // Returns the bytes of the state whose reduced gradients wait in memory in mode sealed: those of
+  // the chunks that are in memory themselves (ChunksInMemory), or of all.
+  uint64_t gradients_in_memory() const {
     const bool all = options_.kind == kDram || !options_.gradients_on_disk;
     return all ? std::numeric_limits<uint64_t>::max() : options_.memory_bytes;
   }
@@ -145,6 +144,8 @@ class DurableStorage {
   absl::Status FindDeviceFolders();
   // Returns on how many drives new jobs are; 0 if they are in storage.path.
   uint32_t DrivesOfJobs() const;
+  // Returns how many of these are devices, with storage.kind=csd.
+  uint32_t DevicesOfJobs() const;
   // The folders of a job that hold its slots, or the devices with them.
   std::vector<std::string> SlotFolders(JobId job, uint32_t drives) const;
   // Removes all jobs without a state except `but`, and sets unknown folders aside. Returns the

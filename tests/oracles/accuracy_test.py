@@ -2,9 +2,9 @@
 and compares their accuracy on sentences that neither was trained on.
 
 Both sides start from the same weights and see the same batches. With dropout their random numbers
-differ; without it their results must be the same. By default it trains in FP32, with one seed and
-without dropout. EPS_LONG=1 trains every setting with dropout and three seeds, and prints the rows
-of docs/accuracy.md (./.ci/long oracles).
+differ; without it their results must be the same. By default it trains in FP32 with AdamW and with
+LAMB, with one seed and without dropout. EPS_LONG=1 trains every setting with dropout and three
+seeds, and prints the rows of docs/accuracy.md (./.ci/long oracles).
 
 Runs in the environment of third_party/install/setup_oracles.sh (./test --oracles).
 Argument: the path of eps.

@@ -18,7 +18,8 @@ namespace eps {
 // codec, or if a server would hold nothing.
 absl::StatusOr<uint64_t> StateRoom(const JobSpec& spec, uint32_t servers);
 
-// InvalidArgument if there are drives and no folder for the catalogue.
+// InvalidArgument if there are drives and no folder for the catalogue, or if a part of the state is
+// to be in memory (storage.dram) that is there as a whole.
 absl::Status CheckPlace(const StorageConfig& storage);
 
 // Call this for a run that starts `servers` servers. If `config` leaves the choice open and names

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/memory_account.h"
@@ -14,6 +15,7 @@
 #include "compression/codec.h"
 #include "compression/reference_codec.h"
 #include "compression/testing/codec_testing.h"
+#include "compression/testing/row_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -23,43 +25,11 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const Codec& Named(absl::string_view name) {
-  absl::StatusOr<const Codec*> codec = FindCodec(name);
-  EXPECT_TRUE(codec.ok()) << codec.status();
-  return **codec;
-}
-
-Chunk RowChunk(size_t n) { return MatrixChunk(1, static_cast<uint32_t>(n)); }
-
-Bytes Encoded(absl::string_view name, const std::vector<float>& values,
-              std::vector<float>* residual_or_null = nullptr) {
-  EncodeOptions options;
-  if (residual_or_null != nullptr) options.residual_or_null = residual_or_null->data();
-  return EncodeChunk(Named(name), RowChunk(values.size()), options, values.data());
-}
-
 absl::Status OpenStatus(size_t n, const std::string& bytes, Content content = Content::kGradient) {
-  return Named("topk:0.1").Open(RowChunk(n), Axis::kRow, Bytes::CopyOf(bytes), content).status();
+  return eps::OpenStatus("topk:0.1", n, bytes, content);
 }
 
-std::vector<float> Decoded(absl::string_view name, size_t n, const Bytes& bytes) {
-  const Chunk chunk = RowChunk(n);
-  const auto opened = Named(name).Open(chunk, Axis::kRow, bytes, Content::kWeights);
-  EXPECT_TRUE(opened.ok()) << opened.status();
-  std::vector<float> values(n, 77.0f);
-  if (opened.ok()) DecodeChunk(**opened, chunk, values.data());
-  return values;
-}
-
-std::string Hex(const Bytes& bytes) {
-  std::string out;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    const char* digits = "0123456789abcdef";
-    out += digits[bytes.data()[i] >> 4];
-    out += digits[bytes.data()[i] & 15];
-  }
-  return out;
-}
+std::string Hex(const Bytes& bytes) { return absl::BytesToHexString(bytes.view()); }
 
 uint32_t CountOf(const Bytes& bytes) {
   uint32_t count = 0;

@@ -99,19 +99,17 @@ HWY_INLINE uint16_t Bf16OfBits(uint32_t bits) {
 
 // A format of values, also one by one: bf16.
 struct Bf16 : sp::Bf16 {
-  using Code = uint16_t;
-  static HWY_INLINE Code OfBits(uint32_t bits) { return Bf16OfBits(bits); }
-  static HWY_INLINE uint32_t BitsOf(Code code) { return uint32_t{code} << 16; }
+  static HWY_INLINE Word OfBits(uint32_t bits) { return Bf16OfBits(bits); }
+  static HWY_INLINE uint32_t BitsOf(Word code) { return uint32_t{code} << 16; }
 };
 // The same for FP32.
 struct Fp32 : sp::Fp32 {
-  using Code = uint32_t;
-  static HWY_INLINE Code OfBits(uint32_t bits) { return bits; }
-  static HWY_INLINE uint32_t BitsOf(Code code) { return code; }
+  static HWY_INLINE Word OfBits(uint32_t bits) { return bits; }
+  static HWY_INLINE uint32_t BitsOf(Word code) { return code; }
 };
 
 template <class Format>
-HWY_INLINE float FloatOf(typename Format::Code code) {
+HWY_INLINE float FloatOf(typename Format::Word code) {
   const uint32_t bits = Format::BitsOf(code);
   float value;
   std::memcpy(&value, &bits, sizeof(value));
@@ -122,7 +120,7 @@ template <class Format>
 void EncodeAll(const float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes, size_t count,
                uint8_t* HWY_RESTRICT values) {
   for (size_t i = 0; i < count; ++i) {
-    const typename Format::Code code = Format::OfBits(BitsAt(x, indexes[i]));
+    const typename Format::Word code = Format::OfBits(BitsAt(x, indexes[i]));
     std::memcpy(values + i * sizeof(code), &code, sizeof(code));
   }
 }
@@ -131,7 +129,7 @@ template <class Format>
 void EncodeAndSubtractAll(float* HWY_RESTRICT x, const uint32_t* HWY_RESTRICT indexes, size_t count,
                           uint8_t* HWY_RESTRICT values) {
   for (size_t i = 0; i < count; ++i) {
-    const typename Format::Code code = Format::OfBits(BitsAt(x, indexes[i]));
+    const typename Format::Word code = Format::OfBits(BitsAt(x, indexes[i]));
     std::memcpy(values + i * sizeof(code), &code, sizeof(code));
     x[indexes[i]] = x[indexes[i]] - FloatOf<Format>(code);
   }
@@ -203,7 +201,7 @@ HWY_INLINE void ExpandRow(const SparseElements& sparse, size_t first,
 #endif
   for (; c < cols; ++c) {
     const bool present = (sp::BitsFrom(sparse, first + c) & 1) != 0;
-    typename Format::Code code = 0;
+    typename Format::Word code = 0;
     if (present) std::memcpy(&code, values, sizeof(code));
     Operation::One(FloatOf<Format>(code), out + c);
     values += Format::kBytes * present;

@@ -15,6 +15,7 @@
 #include "base/numerics/flush_denormals.h"
 #include "compression/codec.h"
 #include "compression/testing/codec_testing.h"
+#include "compression/testing/row_codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,31 +27,6 @@ using ::testing::HasSubstr;
 constexpr const char* kNames[] = {"topk:0.1:fp32",         "topk:0.1:raw32:fp32",
                                   "topk:0.1:fp32:sampled", "topk:0.1:raw32:fp32:sampled",
                                   "topk:0.1:fp32:tensor",  "topk:0.1:raw32:fp32:tensor"};
-
-const Codec& Named(absl::string_view name) {
-  const absl::StatusOr<const Codec*> codec = FindCodec(name);
-  EXPECT_TRUE(codec.ok()) << codec.status();
-  return **codec;
-}
-
-Chunk RowChunk(size_t n) { return MatrixChunk(1, static_cast<uint32_t>(n)); }
-
-Bytes Encoded(absl::string_view name, const std::vector<float>& values,
-              std::vector<float>* residual_or_null = nullptr) {
-  EncodeOptions options;
-  if (residual_or_null != nullptr) options.residual_or_null = residual_or_null->data();
-  return EncodeChunk(Named(name), RowChunk(values.size()), options, values.data());
-}
-
-// Returns the decoded elements, written over others.
-std::vector<float> Decoded(absl::string_view name, size_t n, const Bytes& bytes) {
-  const Chunk chunk = RowChunk(n);
-  const auto opened = Named(name).Open(chunk, Axis::kRow, bytes, Content::kWeights);
-  EXPECT_TRUE(opened.ok()) << opened.status();
-  std::vector<float> values(n, 77.0f);
-  if (opened.ok()) DecodeChunk(**opened, chunk, values.data());
-  return values;
-}
 
 std::string Hex(const Bytes& bytes) { return absl::BytesToHexString(bytes.view()); }
 
@@ -69,11 +45,6 @@ std::string Raw(const std::vector<uint32_t>& index, const std::vector<uint32_t>&
     }
   }
   return out;
-}
-
-absl::Status OpenStatus(absl::string_view name, size_t n, const std::string& bytes,
-                        Content content = Content::kGradient) {
-  return Named(name).Open(RowChunk(n), Axis::kRow, Bytes::CopyOf(bytes), content).status();
 }
 
 constexpr uint32_t kOne = 0x3f800000;
