@@ -3,21 +3,29 @@
 // their own, as slow as the paper's by rates; a GPU that sleeps. All variants make their steps in
 // alternating rounds, and end with the state of a backend in memory.
 //
-// Usage: csd_bench [a5000|a100] [rounds] [scale] [devices,…] [folder] [eps-csd]. The goals are
-// those for the A5000. Exits with 1 if one is missed, with 2 after an error or if a state differs.
+// Usage: csd_bench [experiment] [rounds] [scale] [devices,...] [folder] [eps-csd]. Experiments:
+//   a5000, a100  all variants with that GPU. The goals are those for the A5000.
+//   optimizers   SGD with momentum, and AdaGrad, in the paper's forms (figure 12)
+//   ratios       SU+O+C by ratio of compression (figure 16)
+//   congested    GPUs that share the host link with the devices (section 8-A)
+//   unpaced      one device and the NVMe backend, both as fast as this machine
+// Exits with 1 if a goal is missed, with 2 after an error or if a state differs.
 
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "base/job/optimizers.h"
 #include "bench/near/near_flow.h"
 #include "bench/near/near_variant.h"
 #include "bench/near/near_world.h"
@@ -30,59 +38,62 @@ namespace {
 namespace smart = planner::smart_infinity;
 
 constexpr int kChunks = 100;  // as many subgroups as the paper's 4.0B parameters have
-constexpr int kSets = 3;
-constexpr int kHostChunks = 2;  // per device, in flight on a host that updates
+constexpr NearRule kAdam{OptimizerName::kAdamW, smart::kAdam};
 
-// The variants in the order of Variants().
+// Variants of one job, whose steps alternate. The first two are RAID0 with the paper's host and
+// with the link alone, or NVMe backends.
+struct Group {
+  std::string title;  // empty for the usual job
+  NearJob job;
+  std::vector<NearVariant> variants;
+};
+// The order of AllVariants().
 enum Variant : size_t { kBase, kLink, kNaive, kHandover, kTopk, kSealed, kEager };
 
-std::vector<NearVariant> Variants() {
-  std::vector<NearVariant> all(kEager + 1);
-  all[kBase].name = "RAID0, paper's host";
-  all[kBase].host_updates = all[kBase].host_is_papers = true;
-  all[kBase].sets = kHostChunks;
-  all[kLink] = all[kBase];
-  all[kLink].name = "RAID0, link alone";
-  all[kLink].host_is_papers = false;
-  all[kNaive].name = "SU";
-  all[kNaive].host_is_papers = true;
-  all[kHandover] = all[kNaive];
-  all[kHandover].name = "SU+O";
-  all[kHandover].hands_buffers_over = true;
-  // Smart-Infinity sends 8 bytes for each of 1 % of the elements; bf16 values take 6.
-  all[kTopk] = all[kHandover];
-  all[kTopk].name = "SU+O+C, top 1 %";
-  all[kTopk].gradients = "topk:0.01:raw32";
-  all[kTopk].gradient_bytes = 0.06;
-  all[kSealed].name = "ours, sealed";
-  all[kSealed].sets = kSets;
-  all[kSealed].gradients_in_memory = all[kSealed].encodes_weights = true;
-  all[kEager] = all[kSealed];
-  all[kEager].name = "ours, eager";
-  all[kEager].eager = true;
-  all[kEager].gradients_in_memory = false;
-  return all;
+std::vector<NearVariant> AllVariants(const NearRule& rule) {
+  return {Raid0(rule, true), Raid0(rule, false), Naive(rule),     Handover(rule),
+          TopK(rule, 0.02),  Ours(rule, false),  Ours(rule, true)};
+}
+
+std::vector<Group> OptimizerGroups(const NearJob& job) {
+  std::vector<Group> groups;
+  for (const NearRule& rule : {NearRule{OptimizerName::kSgdSmartInfinity, smart::kSgdMomentum, 0.9},
+                               NearRule{OptimizerName::kAdagradSmartInfinity, smart::kAdaGrad}}) {
+    groups.push_back({rule.paper.name, job, AllVariants(rule)});
+  }
+  return groups;
+}
+
+std::vector<Group> RatioGroups(const NearJob& job) {
+  Group group{"ratios", job, {Raid0(kAdam, true), Raid0(kAdam, false), Handover(kAdam)}};
+  for (const double c : {0.10, 0.05, 0.02, 0.01}) group.variants.push_back(TopK(kAdam, c));
+  return {group};
+}
+
+std::vector<Group> CongestedGroups(NearJob job) {
+  std::vector<Group> groups;
+  for (const int gpus : {1, 3}) {
+    // Tensor parallelism: each computes its part. Its messages are not modelled.
+    NearJob shared = job;
+    shared.gpu.forward = job.gpu.forward / gpus;
+    shared.gpu.backward = job.gpu.backward / gpus;
+    for (const bool share : {false, true}) {
+      shared.gpus_share_link = share;
+      groups.push_back({absl::StrCat(gpus, gpus == 1 ? " GPU, " : " GPUs, ",
+                                     share ? "sharing the host link" : "with links of their own"),
+                        shared, AllVariants(kAdam)});
+    }
+  }
+  return groups;
 }
 
 // Returns the seconds of the paper, as planner/papers has them; 0 if it has no such variant.
-double PaperSeconds(size_t variant, const NearJob& job) {
+double PaperSeconds(const NearVariant& variant, const NearJob& job) {
+  if (!variant.paper.has_value() || job.gpus_share_link) return 0;
   smart::Method method;
-  switch (variant) {
-    case kBase:
-      method.variant = smart::Variant::kBase;
-      break;
-    case kNaive:
-      method.variant = smart::Variant::kNaive;
-      break;
-    case kHandover:
-      method.variant = smart::Variant::kHandover;
-      break;
-    case kTopk:
-      method.variant = smart::Variant::kTopK;
-      break;
-    default:
-      return 0;
-  }
+  method.variant = *variant.paper;
+  method.optimizer = variant.rule.paper;
+  method.c = variant.gradient_bytes / 4;
   return smart::Simulate(job.machine, job.gpu, method, job.full_parameters, job.devices)
       .total()
       .value();
@@ -91,14 +102,16 @@ double PaperSeconds(size_t variant, const NearJob& job) {
 // The seconds of each variant's steps with one number of devices.
 class Row {
  public:
-  Row(const NearJob& job, const std::string& folder, const std::string& program) : job_(job) {
+  Row(const Group& group, int chunks, const std::string& folder, const std::string& program)
+      : job_(group.job), chunks_(chunks), variants_(group.variants) {
     for (const NearVariant& variant : variants_) {
       const std::string own = absl::StrCat(folder, "/", worlds_.size());
       std::filesystem::create_directories(own);
-      worlds_.push_back(std::make_unique<NearWorld>(variant, job, kChunks, own, program));
+      worlds_.push_back(std::make_unique<NearWorld>(variant, job_, chunks, own, program));
     }
     seconds_.resize(variants_.size());
     updates_.resize(variants_.size());
+    busy_.resize(variants_.size());
   }
 
   void Measure(int rounds) {
@@ -107,6 +120,7 @@ class Row {
         const NearStep step = worlds_[i]->Step();
         seconds_[i].push_back(step.total());
         updates_[i].push_back(step.update);
+        busy_[i].push_back(step.busiest / step.update);
       }
     }
   }
@@ -114,8 +128,8 @@ class Row {
   void Print() const {
     for (size_t i = 0; i < variants_.size(); ++i) {
       const Spread spread = SpreadOf(seconds_[i]);
-      const double flows = SimulateNear(variants_[i], job_, kChunks).total();
-      const double paper = PaperSeconds(i, job_);
+      const double flows = SimulateNear(variants_[i], job_, chunks_).total();
+      const double paper = PaperSeconds(variants_[i], job_);
       std::printf("%2d  %-20s %5.1f [%5.1f..%5.1f] %6.1f %6.1f %5.2f  %5s %5.2f %5.2f\n",
                   job_.devices, variants_[i].name.c_str(), spread.median, spread.low, spread.high,
                   SpreadOf(updates_[i]).median, flows, spread.median / flows,
@@ -123,6 +137,15 @@ class Row {
                   Gain(kLink, i).median);
     }
     std::fflush(stdout);
+  }
+
+  // Prints the seconds alone, as those of this machine.
+  void PrintPlain() const {
+    for (size_t i = 0; i < variants_.size(); ++i) {
+      const Spread spread = SpreadOf(seconds_[i]);
+      std::printf("%-14s %6.2f s of a step of 4.0B [%.2f..%.2f]\n", variants_[i].name.c_str(),
+                  spread.median, spread.low, spread.high);
+    }
   }
 
   // Returns how much faster variant i is than variant `over`, per round.
@@ -134,10 +157,18 @@ class Row {
     return gains;
   }
 
-  // `digests` are those of memory, by codec of gradients.
-  void CheckStates(const std::map<std::string, std::string>& digests) {
+  const std::vector<double>& update(size_t i) const { return updates_[i]; }
+  // Returns for which part of an update the busiest medium or link carried bytes, per round.
+  const std::vector<double>& busy(size_t i) const { return busy_[i]; }
+  NearWorld* world(size_t i) const { return worlds_[i].get(); }
+
+  // Exits with 2 if a state is not that of memory.
+  void CheckStates(int steps) const {
+    std::map<std::string, std::string> digests;
     for (size_t i = 0; i < worlds_.size(); ++i) {
-      if (worlds_[i]->Digest() == digests.at(variants_[i].gradients)) continue;
+      std::string& digest = digests[variants_[i].gradients];
+      if (digest.empty()) digest = NearWorld::DigestOfMemory(variants_[i], chunks_, steps);
+      if (worlds_[i]->Digest() == digest) continue;
       std::printf("%s: the state differs from that of memory\n", variants_[i].name.c_str());
       std::exit(2);
     }
@@ -147,10 +178,12 @@ class Row {
   Spread Gain(size_t over, size_t i) const { return SpreadOf(Gains(over, i)); }
 
   const NearJob job_;
-  const std::vector<NearVariant> variants_ = Variants();
+  const int chunks_;
+  const std::vector<NearVariant> variants_;
   std::vector<std::unique_ptr<NearWorld>> worlds_;
   std::vector<std::vector<double>> seconds_;  // by variant and round
   std::vector<std::vector<double>> updates_;
+  std::vector<std::vector<double>> busy_;
 };
 
 // Returns eps-csd as bazel has built it: `bazel run` starts in the folder of its outputs.
@@ -159,67 +192,130 @@ std::string DeviceProgram() {
   return std::filesystem::exists(program) ? program : "bazel-bin/" + program;
 }
 
-bool Run(NearJob job, int rounds, const std::vector<int>& devices, const std::string& folder,
-         const std::string& program) {
+// The folder of the media, and what runs the devices.
+struct Where {
+  std::string folder;
+  std::string program;
+};
+
+void Empty(const std::string& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::filesystem::remove_all(entry);
+  }
+}
+
+// Judges the variants of AllVariants() with that number of devices.
+bool Judge(const Row& row, int devices) {
+  bool reached = true;
+  const auto judge = [&](const char* over, size_t base, const char* name, size_t ours,
+                         double goal) {
+    reached &= ReportRatio(absl::StrCat(devices, " devices, RAID0 with ", over, " / ours, ", name),
+                           row.Gains(base, ours), goal);
+  };
+  if (devices == 10) {
+    judge("the paper's host", kBase, "sealed", kSealed, 2.2);
+    judge("the paper's host", kBase, "eager", kEager, 3.5);
+    judge("the link alone", kLink, "sealed", kSealed, 1.0);
+    reached &= ReportRatio("10 devices, use of the busiest link while ours, sealed, updates",
+                           row.busy(kSealed), 0.9);
+  }
+  if (devices == 20) judge("the link alone", kLink, "sealed", kSealed, 1.2);
+  return reached;
+}
+
+bool RunPaced(const std::string& experiment, std::vector<Group> groups, int rounds,
+              const std::vector<int>& devices, const Where& where) {
+  const NearJob& first = groups.front().job;
   std::printf(
       "%s; %s, %d rounds, %d chunks, rates divided by %g\n"
       "n: devices. s: median of a step of 4.0B with its extremes. update: after backward.\n"
       "flows: s of the simulation. /: s over those. paper: s of the paper, as planner/papers has\n"
       "it. gains: over RAID0 with the paper's host, and with the link alone.\n"
       " n  variant                  s                  update  flows     /  paper  gains\n",
-      MachineName().c_str(), job.gpu.name, rounds, kChunks, job.scale);
-  std::map<std::string, std::string> digests;
-  for (const NearVariant& variant : Variants()) {
-    std::string& digest = digests[variant.gradients];
-    if (digest.empty()) digest = NearWorld::DigestOfMemory(variant.gradients, kChunks, rounds);
-  }
-  const bool judged = job.gpu.name == smart::kA5000.name;
+      MachineName().c_str(), experiment.c_str(), rounds, kChunks, first.scale);
   bool reached = true;
-  for (const int count : devices) {
-    job.devices = count;
-    Row row(job, folder, program);
-    row.Measure(rounds);
-    row.Print();
-    row.CheckStates(digests);
-    if (count == 10 && judged) {
-      reached &= ReportRatio("10 devices, RAID0 with the paper's host / ours, sealed",
-                             row.Gains(kBase, kSealed), 2.2);
-      reached &= ReportRatio("10 devices, RAID0 with the paper's host / ours, eager",
-                             row.Gains(kBase, kEager), 3.5);
-      reached &= ReportRatio("10 devices, RAID0 with the link alone / ours, sealed",
-                             row.Gains(kLink, kSealed), 1.0);
-    }
-    if (count == 20 && judged) {
-      reached &= ReportRatio("20 devices, RAID0 with the link alone / ours, sealed",
-                             row.Gains(kLink, kSealed), 1.2);
-    }
-    for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-      std::filesystem::remove_all(entry);
+  for (Group& group : groups) {
+    if (groups.size() > 1) std::printf("%s:\n", group.title.c_str());
+    for (const int count : devices) {
+      group.job.devices = count;
+      Row row(group, kChunks, where.folder, where.program);
+      row.Measure(rounds);
+      row.Print();
+      row.CheckStates(rounds);
+      if (experiment == smart::kA5000.name) reached &= Judge(row, count);
+      Empty(where.folder);
     }
   }
   return reached;
+}
+
+// Compares a device that is as fast as this machine with the NVMe backend on the same disk, and its
+// update with the reads and writes alone.
+bool RunUnpaced(NearJob job, int rounds, const Where& where) {
+  constexpr int kManyChunks = 4 * kChunks;
+  job.paced = false;
+  job.scale = 1;
+  Group group{"", job, {}};
+  for (const bool eager : {false, true}) {
+    NearVariant disk = Ours(kAdam, eager);
+    disk.name = eager ? "NVMe, eager" : "NVMe, sealed";
+    disk.has_devices = false;
+    group.variants.push_back(disk);
+    group.variants.push_back(Ours(kAdam, eager));
+  }
+  Row row(group, kManyChunks, where.folder, where.program);
+  std::vector<double> moving;  // over the time of the update
+  for (int round = 0; round < rounds; ++round) {
+    row.Measure(1);
+    moving.push_back(row.world(1)->MoveStates() / row.update(1).back());
+  }
+  std::printf("%s; unpaced, %d rounds, %d chunks\n", MachineName().c_str(), rounds, kManyChunks);
+  row.PrintPlain();
+  row.CheckStates(rounds);
+  bool reached = ReportRatio("time of the NVMe backend / one device, sealed", row.Gains(0, 1), 0.9);
+  reached &= ReportRatio("time of the NVMe backend / one device, eager", row.Gains(2, 3), 0.9);
+  return ReportRatio("reads and writes alone / update of one device, sealed", moving, 0.9) &&
+         reached;
 }
 
 }  // namespace
 }  // namespace eps
 
 int main(int argc, char** argv) {
+  namespace smart = eps::planner::smart_infinity;
   const auto argument = [&](int i, const char* usual) { return argc > i ? argv[i] : usual; };
+  const std::string experiment = argument(1, "a5000");
   eps::NearJob job;
-  if (std::string(argument(1, "a5000")) == "a100") job.gpu = eps::planner::smart_infinity::kA100;
   const int rounds = std::atoi(argument(2, "3"));
   job.scale = std::atof(argument(3, "64"));
   std::vector<int> devices;
   for (const auto text : absl::StrSplit(argument(4, "1,4,10"), ',')) {
     if (!absl::SimpleAtoi(text, &devices.emplace_back())) return 2;
   }
-  std::string folder = absl::StrCat(argument(5, "/tmp"), "/csd_bench-XXXXXX");
-  if (mkdtemp(folder.data()) == nullptr) {
-    std::perror(folder.c_str());
+  eps::Where where{absl::StrCat(argument(5, "/tmp"), "/csd_bench-XXXXXX"),
+                   argc > 6 ? argv[6] : eps::DeviceProgram()};
+  if (mkdtemp(where.folder.data()) == nullptr) {
+    std::perror(where.folder.c_str());
     return 2;
   }
-  const bool reached =
-      eps::Run(job, rounds, devices, folder, argc > 6 ? argv[6] : eps::DeviceProgram());
-  std::filesystem::remove_all(folder);
-  return reached ? 0 : 1;
+  const auto paced = [&](const std::string& name, std::vector<eps::Group> groups) {
+    return eps::RunPaced(name, std::move(groups), rounds, devices, where);
+  };
+  const auto with_gpu = [&](const smart::Gpu& gpu) {
+    job.gpu = gpu;
+    return paced(gpu.name, {{"", job, eps::AllVariants(eps::kAdam)}});
+  };
+  std::optional<bool> reached;
+  if (experiment == "a5000") reached = with_gpu(smart::kA5000);
+  if (experiment == "a100") reached = with_gpu(smart::kA100);
+  if (experiment == "optimizers") reached = paced(experiment, eps::OptimizerGroups(job));
+  if (experiment == "ratios") reached = paced(experiment, eps::RatioGroups(job));
+  if (experiment == "congested") reached = paced(experiment, eps::CongestedGroups(job));
+  if (experiment == "unpaced") reached = eps::RunUnpaced(job, rounds, where);
+  std::filesystem::remove_all(where.folder);
+  if (!reached.has_value()) {
+    std::fprintf(stderr, "csd_bench: no experiment %s\n", experiment.c_str());
+    return 2;
+  }
+  return *reached ? 0 : 1;
 }

@@ -1,6 +1,5 @@
 #include "bench/near/near_flow.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -23,7 +22,6 @@ using Tasks = std::vector<TaskId>;
 
 constexpr Bytes kValue(4);  // of weights and moments
 constexpr Bytes kHalf(2);
-constexpr int kFields = 3;  // weights and moments
 
 // One device: its medium is a link of capacity host_read, which every other access crosses at a
 // higher cost.
@@ -67,6 +65,7 @@ class StepFlows {
       : variant_(variant),
         machine_(job.machine),
         size_(job.full_parameters / chunks),
+        state_(size_ * (variant.arrays() * kValue)),
         up_(net_.AddLink(machine_.host_link)),
         down_(net_.AddLink(machine_.host_link)),
         software_(net_.AddLink(variant.host_is_papers ? HostRate() : planner::kNoLimit)) {
@@ -75,6 +74,8 @@ class StepFlows {
 
   Device* device(int chunk) { return &devices_[static_cast<size_t>(chunk) % devices_.size()]; }
   FlowNetwork* net() { return &net_; }
+  LinkId up() const { return up_; }
+  LinkId down() const { return down_; }
 
   // Returns the task that ends after that time.
   Tasks After(Seconds time) { return {net_.AddWork(time, net_.AddResource(), {})}; }
@@ -114,10 +115,10 @@ class StepFlows {
   void UpdateOnHost(int chunk, const Tasks& after) {
     Device* const device = this->device(chunk);
     const TaskId read =
-        net_.AddFlow(size_ * (kFields * kValue + Gradient()),
-                     ThroughSoftware(device->HostRead(up_)), WithSet(*device, after));
-    device->free_sets.push_back({net_.AddFlow(size_ * (kFields * kValue),
-                                              ThroughSoftware(device->HostWrite(down_)), {read})});
+        net_.AddFlow(state_ + size_ * Gradient(), ThroughSoftware(device->HostRead(up_)),
+                     WithSet(*device, after));
+    device->free_sets.push_back(
+        {net_.AddFlow(state_, ThroughSoftware(device->HostWrite(down_)), {read})});
   }
 
   Tasks LoadGradient(const Device& device, const Tasks& after) {
@@ -127,7 +128,7 @@ class StepFlows {
   }
   TaskId Compute(const Device& device, const Tasks& after) {
     const BytesPerSecond rate = variant_.sparse() ? machine_.decompress_update : machine_.update;
-    return net_.AddWork(size_ * (kFields * kValue + Gradient()) / rate, device.updater(), after);
+    return net_.AddWork((state_ + size_ * Gradient()) / rate, device.updater(), after);
   }
   TaskId BringUp(const Device& device, TaskId computed, const Tasks& written) {
     if (variant_.encodes_weights) {
@@ -141,9 +142,9 @@ class StepFlows {
     Device* const device = this->device(chunk);
     const Tasks before = WithSet(*device, after);
     Tasks loaded = LoadGradient(*device, before);
-    loaded.push_back(net_.AddFlow(size_ * (kFields * kValue), device->Load(), before));
+    loaded.push_back(net_.AddFlow(state_, device->Load(), before));
     const TaskId computed = Compute(*device, loaded);
-    const TaskId written = net_.AddFlow(size_ * (kFields * kValue), device->Store(), {computed});
+    const TaskId written = net_.AddFlow(state_, device->Store(), {computed});
     device->free_sets.push_back({written, BringUp(*device, computed, {written})});
   }
 
@@ -156,15 +157,16 @@ class StepFlows {
       if (!device->free_sets.empty()) before.push_back(device->free_sets.back()[buffer]);
       return before;
     };
-    Tasks loaded = LoadGradient(*device, with(kFields));
-    for (size_t i = 0; i < kFields; ++i) {
+    const auto arrays = static_cast<size_t>(variant_.arrays());
+    Tasks loaded = LoadGradient(*device, with(arrays));
+    for (size_t i = 0; i < arrays; ++i) {
       loaded.push_back(net_.AddFlow(size_ * kValue, device->Load(), with(i)));
     }
     const TaskId computed = Compute(*device, loaded);
     Tasks free;
     const TaskId weights = net_.AddFlow(size_ * kValue, device->Store(), {computed});
     free.push_back(BringUp(*device, computed, {weights}));
-    for (int i = 1; i < kFields; ++i) {
+    for (size_t i = 1; i < arrays; ++i) {
       free.push_back(net_.AddFlow(size_ * kValue, device->Store(), {weights}));
     }
     free.push_back(computed);
@@ -173,7 +175,8 @@ class StepFlows {
 
   const NearVariant& variant_;
   const Machine& machine_;
-  const double size_;
+  const double size_;  // parameters of a chunk
+  const Bytes state_;
   FlowNetwork net_;
   LinkId up_;
   LinkId down_;
@@ -181,36 +184,76 @@ class StepFlows {
   std::vector<Device> devices_;
 };
 
+// A GPU that computes chunk after chunk and sends each gradient before it goes on.
+class GpuFlows {
+ public:
+  GpuFlows(const NearVariant& variant, const NearJob& job, int chunks, StepFlows* flows)
+      : job_(job),
+        flows_(flows),
+        compute_(flows->net()->AddResource()),
+        size_(job.full_parameters / chunks),
+        gradient_(size_ * Bytes(variant.gradient_bytes)) {}
+
+  // Returns the task that ends when the next chunk's gradient has left the GPU.
+  Tasks Next() {
+    FlowNetwork* const net = flows_->net();
+    Tasks before = sent_;
+    const Seconds time = size_ * job_.gpu.backward;
+    if (!job_.gpus_share_link) {
+      sent_ = {net->AddWork(time + gradient_ / job_.machine.host_link, compute_, before)};
+      return sent_;
+    }
+    // The next chunk's weights come while this one is computed.
+    loaded_.insert(loaded_.end(), sent_before_.begin(), sent_before_.end());
+    loaded_ = {net->AddFlow(size_ * kHalf, {{flows_->down()}}, loaded_)};
+    before.insert(before.end(), loaded_.begin(), loaded_.end());
+    const TaskId computed = net->AddWork(time, compute_, before);
+    sent_before_ = sent_;
+    sent_ = {net->AddFlow(gradient_, {{flows_->up()}}, {computed})};
+    return sent_;
+  }
+
+ private:
+  const NearJob& job_;
+  StepFlows* const flows_;
+  const ResourceId compute_;
+  const double size_;
+  const Bytes gradient_;
+  Tasks loaded_;
+  Tasks sent_;         // of the last chunk
+  Tasks sent_before_;  // of the one before it
+};
+
 }  // namespace
 
 NearStep SimulateNear(const NearVariant& variant, const NearJob& job, int chunks) {
   const double size = job.full_parameters / chunks;
+  const Bytes state = size * (variant.arrays() * kValue);
   NearStep result;
   result.forward = (job.full_parameters * job.gpu.forward).value();
-  const Seconds per_chunk =
-      size * job.gpu.backward + size * Bytes(variant.gradient_bytes) / job.machine.host_link;
   // Devices drift apart. In lockstep, all of them would leave a shared link idle at the same time.
-  const Seconds apart = size * (kFields * kValue) / job.machine.device_read +
-                        size * (kFields * kValue) / job.machine.device_write;
+  const Seconds apart = state / job.machine.device_read + state / job.machine.device_write;
   // Backward with the updates, or both alone.
   StepFlows backward(variant, job, chunks);
   StepFlows update(variant, job, chunks);
-  const ResourceId gpu = backward.net()->AddResource();
-  Tasks computed;
+  GpuFlows gpu(variant, job, chunks, &backward);
+  Tasks sent;
   for (int i = 0; i < chunks; ++i) {
-    computed = {backward.net()->AddWork(per_chunk, gpu, computed)};
+    sent = gpu.Next();
     if (variant.eager) {
-      backward.Update(i, computed);
+      backward.Update(i, sent);
     } else {
-      backward.Offload(i, computed);
+      backward.Offload(i, sent);
       update.Update(i, i < job.devices ? update.After(apart * (1.0 * i / job.devices)) : Tasks());
     }
   }
-  const Seconds end = backward.net()->Run().end();
-  result.backward = std::min(end, chunks * per_chunk).value();
-  result.update = (end - Seconds(result.backward)).value();
-  if (!variant.eager) {
-    result.backward = end.value();
+  const FlowNetwork::Schedule schedule = backward.net()->Run();
+  if (variant.eager) {
+    const Seconds gpu_ends = schedule.FinishOf(sent.front());
+    result.backward = gpu_ends.value();
+    result.update = (schedule.end() - gpu_ends).value();
+  } else {
+    result.backward = schedule.end().value();
     result.update = update.net()->Run().end().value();
   }
   return result;

@@ -36,10 +36,15 @@ def points(page):
     found = collections.defaultdict(lambda: collections.defaultdict(list))
     for block in re.findall(r"```\n(.*?)```", section, re.DOTALL):
         gpu = re.search(r"; (\w+), \d+ rounds", block)[1]
+        if gpu not in PANELS:
+            continue
         for match in LINE.finditer(block):
             paper = None if match["paper"] == "-" else float(match["paper"])
             found[gpu][match["variant"]].append(
                 Point(int(match["devices"]), float(match["seconds"]), float(match["flows"]), paper))
+    for curves in found.values():
+        for curve in curves.values():
+            curve.sort()
     return found
 
 

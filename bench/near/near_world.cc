@@ -1,9 +1,11 @@
 #include "bench/near/near_world.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <future>
 #include <map>
 #include <thread>
 #include <utility>
@@ -13,12 +15,13 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/job/layout/model_layout.h"
+#include "base/job/optimizers.h"
 #include "base/testing/test_specs.h"
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/durable_backend.h"
 #include "storage/backends/near/job_devices.h"
 #include "storage/csd/process/device_process.h"
-#include "storage/csd/process/host_link.h"
+#include "storage/csd/rates/paced_link.h"
 #include "storage/cuts/rocksdb_store.h"
 #include "storage/testing/backend_harness.h"
 
@@ -31,11 +34,12 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t kWidth = 288;
 constexpr uint64_t kElements = uint64_t{kWidth} * kWidth;
 constexpr uint64_t kArrayBytes = kElements * sizeof(float);
-constexpr size_t kArrays = 3;
 constexpr uint64_t kRoomBytes = uint64_t{1} << 20;  // for headers, footers and tables
 
-JobSpec SpecOf(int chunks, Mode mode) {
+JobSpec SpecOf(int chunks, Mode mode, const NearRule& rule) {
   JobSpec spec = TinySyntheticSpec();
+  static_cast<OptimizerSettings&>(spec.optimizer) = DefaultsOf(rule.name);
+  spec.optimizer.momentum = rule.momentum;
   spec.model.synthetic.n_layer = chunks + 1;
   spec.model.synthetic.n_embd = kWidth;
   spec.training.mode = mode;
@@ -82,8 +86,8 @@ Clock::duration Seconds(double seconds) {
 
 // A backend, the gradients of a step, which are those of every step, and the operations in flight.
 struct NearWorld::State {
-  State(int count, Mode mode, const std::string& codec_name)
-      : spec(SpecOf(count, mode)), map(ChunkMap::Build(spec)), chunks(ChunksOf(map)) {
+  State(int count, Mode mode, const NearRule& rule, const std::string& codec_name)
+      : spec(SpecOf(count, mode, rule)), map(ChunkMap::Build(spec)), chunks(ChunksOf(map)) {
     EPS_CHECK(static_cast<int>(chunks.size()) == count);
     for (const Chunk& chunk : chunks) {
       std::vector<float> values(chunk.elements);
@@ -172,58 +176,78 @@ NearWorld::NearWorld(const NearVariant& variant, const NearJob& job, int chunks,
       job_(job),
       seconds_per_second_(job.full_parameters / (static_cast<double>(kElements) * chunks) /
                           job.scale),
+      link_(std::make_shared<csd::HostLink>(LinkRates())),
       host_(NewRealDisk(DiskOptions())),
       store_(OrExit(OpenRocksDb(folder + "/catalogue"))),
       catalogue_(std::make_unique<Catalogue>(store_.get())),
       state_(std::make_unique<State>(chunks, variant.eager ? Mode::kEager : Mode::kSealed,
-                                     variant.gradients)) {
-  const auto& machine = job.machine;
-  const auto scaled = [&](planner::BytesPerSecond rate) { return rate.value() / job.scale; };
-  DeviceProcessOptions options;
-  options.program = program;
-  options.job = state_->spec.ToText();
-  options.rates = {scaled(machine.host_read),        scaled(machine.host_write),
-                   scaled(machine.device_read),      scaled(machine.device_write),
-                   scaled(machine.internal_link),    scaled(machine.update),
-                   scaled(machine.decompress_update)};
-  HostRates link = {scaled(machine.host_link), scaled(machine.host_link), 0};
-  if (variant.host_is_papers && variant.host_updates) link.both = scaled(machine.base_software);
-  if (variant.host_is_papers && !variant.encodes_weights && !variant.host_updates) {
-    link.up = std::min(link.up, scaled(machine.take_over));
-  }
-  options.link_or_null = std::make_shared<csd::HostLink>(link);
-  // The largest number of chunks on a device.
-  const auto per_device = static_cast<uint64_t>((chunks + job.devices - 1) / job.devices);
-  const uint64_t set = (kArrays + 1) * kArrayBytes + kRoomBytes;
-  std::vector<DeviceMount> mounts;
-  for (int i = 0; i < job.devices; ++i) {
-    const std::string name = absl::StrCat("csd-", i);
-    const uint64_t waiting = variant.gradients_in_memory ? per_device * kArrayBytes : 0;
-    options.device = {name, absl::StrCat(folder, "/", name),
-                      per_device * ((2 * kArrays + 1) * kArrayBytes + kRoomBytes / 8) + kRoomBytes,
-                      static_cast<uint64_t>(variant.sets) * set + waiting};
-    devices_.push_back(OrExit(DeviceProcess::Start(options, &account_)));
-    mounts.push_back({absl::StrCat("/", name), devices_.back().get()});
-  }
-  disk_ = OrExit(DeviceDisk::Open(host_.get(), mounts, JobDevices::PurposeOf));
+                                     variant.rule, variant.gradients)) {
   DurableOptions durable;
-  durable.disk = disk_.get();
+  durable.disk = host_.get();
   durable.catalogue = catalogue_.get();
   durable.folder = folder + "/state";
-  for (int i = 0; i < job.devices; ++i) {
-    durable.drive_folders.push_back(absl::StrCat("/csd-", i, "/job"));
+  durable.staging_bytes = static_cast<uint64_t>(variant.sets * job.devices + 2) * SetBytes();
+  if (variant.has_devices) {
+    StartDevices(chunks, folder, program);
+    durable.disk = disk_.get();
+    for (int i = 0; i < job.devices; ++i) {
+      durable.drive_folders.push_back(absl::StrCat("/csd-", i, "/job"));
+    }
+    if (!variant.host_updates) durable.devices_or_null = disk_;
+    durable.device_use.sets = variant.sets;
+    durable.device_use.hands_buffers_over = variant.hands_buffers_over;
+    durable.device_use.gradients_in_memory = variant.gradients_in_memory;
+    durable.device_use.encodes_weights = variant.encodes_weights;
+    durable.device_use.reads_weights_back = !variant.encodes_weights;
   }
-  durable.staging_bytes = static_cast<uint64_t>(variant.sets * job.devices + 2) * set;
-  if (!variant.host_updates) durable.devices_or_null = disk_;
-  durable.device_use.sets = variant.sets;
-  durable.device_use.hands_buffers_over = variant.hands_buffers_over;
-  durable.device_use.gradients_in_memory = variant.gradients_in_memory;
-  durable.device_use.encodes_weights = variant.encodes_weights;
-  durable.device_use.reads_weights_back = !variant.encodes_weights;
   state_->backend =
       OrExit(NewNvmeBackend(state_->spec, state_->map, IdsOf(state_->chunks), ShardId(0), 1,
                             &state_->pool, &account_, durable, state_->completions.Sink()));
   state_->Initialize();
+}
+
+HostRates NearWorld::LinkRates() const {
+  const auto& machine = job_.machine;
+  HostRates link = {Scaled(machine.host_link), Scaled(machine.host_link), 0};
+  if (!variant_.host_is_papers) return link;
+  if (variant_.host_updates) {
+    link.both = Scaled(machine.base_software);
+  } else {
+    link.up = std::min(link.up, Scaled(machine.take_over));
+  }
+  return link;
+}
+
+uint64_t NearWorld::SetBytes() const {
+  return static_cast<uint64_t>(variant_.arrays() + 1) * kArrayBytes + kRoomBytes;
+}
+
+void NearWorld::StartDevices(int chunks, const std::string& folder, const std::string& program) {
+  const auto& machine = job_.machine;
+  DeviceProcessOptions options;
+  options.program = program;
+  options.job = state_->spec.ToText();
+  options.rates = {Scaled(machine.host_read),        Scaled(machine.host_write),
+                   Scaled(machine.device_read),      Scaled(machine.device_write),
+                   Scaled(machine.internal_link),    Scaled(machine.update),
+                   Scaled(machine.decompress_update)};
+  options.link_or_null = link_;
+  // The largest number of chunks on a device.
+  const auto per_device = static_cast<uint64_t>((chunks + job_.devices - 1) / job_.devices);
+  const uint64_t waiting = variant_.gradients_in_memory ? per_device * kArrayBytes : 0;
+  // Two slots, and gradients that wait on the medium.
+  const auto on_medium = static_cast<uint64_t>(2 * variant_.arrays() + 1) * kArrayBytes;
+  // Sets of the backend, and as many for MoveStates.
+  const uint64_t sets = 2 * static_cast<uint64_t>(variant_.sets) * SetBytes();
+  std::vector<DeviceMount> mounts;
+  for (int i = 0; i < job_.devices; ++i) {
+    const std::string name = absl::StrCat("csd-", i);
+    options.device = {name, absl::StrCat(folder, "/", name),
+                      per_device * (on_medium + kRoomBytes / 8) + kRoomBytes, sets + waiting};
+    devices_.push_back(OrExit(DeviceProcess::Start(options, &account_)));
+    mounts.push_back({absl::StrCat("/", name), devices_.back().get()});
+  }
+  disk_ = OrExit(DeviceDisk::Open(host_.get(), mounts, JobDevices::PurposeOf));
 }
 
 NearWorld::~NearWorld() {
@@ -231,23 +255,65 @@ NearWorld::~NearWorld() {
   state_.reset();
 }
 
+// A GPU that sleeps while it would compute.
+class NearWorld::Gpu {
+ public:
+  Gpu(const NearVariant& variant, const NearJob& job, csd::HostLink* link, size_t chunks)
+      : job_(job),
+        link_(*link),
+        gradient_bytes_(static_cast<double>(kElements) * variant.gradient_bytes),
+        chunks_(chunks) {
+    if (job.paced && job.gpus_share_link) FetchWeights();
+  }
+
+  // Waits until the gradient of the next chunk has left the GPU.
+  void Next() {
+    if (!job_.paced) return;
+    const double computing =
+        static_cast<double>(kElements) * job_.gpu.backward.value() * job_.scale;
+    if (!job_.gpus_share_link) {
+      at_ += Seconds(computing + gradient_bytes_ / Rate());
+      std::this_thread::sleep_until(at_);
+      return;
+    }
+    weights_.get();
+    if (--chunks_ > 0) FetchWeights();
+    std::this_thread::sleep_until(Clock::now() + Seconds(computing));
+    PacedTransfer(link_.OthersUp(Rate())).Await(static_cast<uint64_t>(gradient_bytes_));
+  }
+
+ private:
+  double Rate() const { return job_.machine.host_link.value() / job_.scale; }
+  // The next chunk's weights come while this one is computed.
+  void FetchWeights() {
+    weights_ = std::async(std::launch::async, [this] {
+      PacedTransfer(link_.OthersDown(Rate())).Await(kElements * sizeof(uint16_t));
+    });
+  }
+
+  const NearJob& job_;
+  csd::HostLink& link_;
+  const double gradient_bytes_;
+  size_t chunks_;  // still to compute
+  Clock::time_point at_ = Clock::now();
+  std::future<void> weights_;
+};
+
 NearStep NearWorld::Step() {
-  const double parameters = static_cast<double>(kElements);
   const std::vector<Chunk>& chunks = state_->chunks;
+  const std::vector<LinkBytes> before = Ledgers();
   NearStep step;
   const Clock::time_point begin = Clock::now();
-  std::this_thread::sleep_until(begin + Seconds(parameters * static_cast<double>(chunks.size()) *
-                                                job_.gpu.forward.value() * job_.scale));
+  if (job_.paced) {
+    const double parameters = static_cast<double>(kElements * chunks.size());
+    std::this_thread::sleep_until(begin +
+                                  Seconds(parameters * job_.gpu.forward.value() * job_.scale));
+  }
   step.forward = SecondsSince(begin) * seconds_per_second_;
-  // The GPU computes a chunk, then sends its gradient.
-  const Clock::duration per_chunk = Seconds(
-      parameters * job_.scale *
-      (job_.gpu.backward.value() + variant_.gradient_bytes / job_.machine.host_link.value()));
   const Clock::time_point backward = Clock::now();
-  Clock::time_point computed = backward;
+  Gpu gpu(variant_, job_, link_.get(), chunks.size());
   for (const Chunk& chunk : chunks) {
-    computed += per_chunk;
-    std::this_thread::sleep_until(computed);
+    gpu.Next();
     if (variant_.eager) {
       state_->BeginUpdate(state_->RequestOf(chunk));
     } else {
@@ -264,13 +330,70 @@ NearStep NearWorld::Step() {
   state_->End();
   step.update = SecondsSince(update) * seconds_per_second_;
   state_->version = state_->version.Next();
+  step.busiest = BusiestSince(before) * seconds_per_second_;
   return step;
+}
+
+std::vector<LinkBytes> NearWorld::Ledgers() const {
+  std::vector<LinkBytes> ledgers;
+  for (const auto& device : devices_) ledgers.push_back(device->link_bytes());
+  return ledgers;
+}
+
+double NearWorld::BusiestSince(const std::vector<LinkBytes>& earlier) const {
+  // The host does not touch the media of these variants.
+  if (!job_.paced || !variant_.encodes_weights) return 0;
+  const std::vector<LinkBytes> now = Ledgers();
+  const auto& machine = job_.machine;
+  double busiest = 0;
+  double up = 0;
+  for (size_t i = 0; i < now.size(); ++i) {
+    const LinkBytes step = now[i].Since(earlier[i]);
+    const auto bytes = [&](Link link, Direction direction) {
+      return static_cast<double>(step.of(link, direction));
+    };
+    busiest = std::max(busiest,
+                       bytes(Link::kMedia, Direction::kRead) / Scaled(machine.device_read) +
+                           bytes(Link::kMedia, Direction::kWritten) / Scaled(machine.device_write));
+    up += bytes(Link::kHost, Direction::kRead) / Scaled(machine.host_link);
+  }
+  return std::max(busiest, up);
+}
+
+double NearWorld::MoveStates() {
+  EPS_CHECK(devices_.size() == 1);
+  Device* const device = devices_.front().get();
+  const uint64_t bytes = static_cast<uint64_t>(variant_.arrays()) * kArrayBytes;
+  if (buffers_.empty()) {
+    for (int i = 0; i < variant_.sets; ++i) buffers_.push_back(OrExit(device->Allocate(bytes)));
+  }
+  const Clock::time_point begin = Clock::now();
+  std::atomic<uint64_t> next{0};
+  std::vector<std::thread> threads;
+  for (const Place buffer : buffers_) {
+    threads.emplace_back([&, buffer] {
+      const auto copy = [&](Place from, Place to) {
+        std::promise<absl::Status> done;
+        device->Copy(from, to, bytes, Purpose::kMove,
+                     [&done](absl::Status status) { done.set_value(std::move(status)); });
+        const absl::Status status = done.get_future().get();
+        EPS_CHECK_MSG(status.ok(), status.ToString());
+      };
+      for (uint64_t chunk; (chunk = next.fetch_add(1)) < state_->chunks.size();) {
+        const Place media{Place::Where::kMedia, chunk * bytes};
+        copy(media, buffer);
+        copy(buffer, media);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return SecondsSince(begin) * seconds_per_second_;
 }
 
 std::string NearWorld::Digest() { return state_->Digest(); }
 
-std::string NearWorld::DigestOfMemory(const std::string& gradients, int chunks, int steps) {
-  State state(chunks, Mode::kEager, gradients);
+std::string NearWorld::DigestOfMemory(const NearVariant& variant, int chunks, int steps) {
+  State state(chunks, Mode::kEager, variant.rule, variant.gradients);
   state.backend = OrExit(NewDramBackend(state.spec, state.map, IdsOf(state.chunks), &state.pool,
                                         &state.account, state.completions.Sink()));
   state.Initialize();

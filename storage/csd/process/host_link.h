@@ -17,6 +17,10 @@ class HostLink {
   std::vector<Crossing> up() { return {{&up_, rates_.up}, {&both_, rates_.both}}; }
   std::vector<Crossing> down() { return {{&down_, rates_.down}, {&both_, rates_.both}}; }
 
+  // For transfers of others that share the link, at a rate of their own.
+  std::vector<Crossing> OthersUp(double rate) { return {{&up_, rate}}; }
+  std::vector<Crossing> OthersDown(double rate) { return {{&down_, rate}}; }
+
  private:
   const HostRates rates_;
   PacedLink up_;
