@@ -14,8 +14,9 @@ template <class V>
 void DeviceKeys(V* v, DevicesConfig* d) {
   v->Key("storage.csd.devices", &d->count, AnyValue(),
          "Devices of a server with storage.kind=csd, each an emulated one in a process of its own "
-         "(eps-csd) with a medium in storage.path; 0 means one in each folder of storage.drives, "
-         "or one in all.");
+         "(eps-csd) with a medium in storage.path, or in the first so many folders of "
+         "storage.drives, whose other folders are drives that the server updates itself; 0 means "
+         "one in each folder of storage.drives, or one in all.");
   v->Key("storage.csd.dram", &d->dram, SizeText(),
          "Memory of each device, for chunks that it updates. As devices are emulated, it is memory "
          "of the server's machine.");

@@ -48,8 +48,9 @@ struct DurableOptions {
   // For NewNvmeBackend and mode sealed: whether reduced gradients wait for their update in a file
   // beside the slots, and not in memory.
   bool gradients_on_disk = true;
-  // For NewNvmeBackend: the devices that update the state, one in each folder of `drive_folders`.
-  // `disk` is this disk, or passes its calls on. Null if the host updates.
+  // For NewNvmeBackend: the devices that update the state, each in one folder of `drive_folders`;
+  // the host updates what lies in the others. `disk` is this disk, or passes its calls on. Null if
+  // the host updates all.
   std::shared_ptr<DeviceDisk> devices_or_null;
   DeviceUse device_use;         // of these devices
   uint64_t residual_bytes = 0;  // room for the residuals of a cut (ResidualBudget)
@@ -69,7 +70,11 @@ struct DurableOptions {
   }
   // Whether the host updates chunks, or devices alone do.
   Updates updates() const {
-    return devices_or_null && memory_bytes == 0 ? Updates::kElsewhere : Updates::kHere;
+    if (devices_or_null == nullptr || memory_bytes > 0) return Updates::kHere;
+    for (const std::string& folder : drive_folders) {
+      if (devices_or_null->DeviceOf(folder) == nullptr) return Updates::kHere;
+    }
+    return Updates::kElsewhere;
   }
   // The files for calls that block.
   Disk* blocking() const { return blocking_disk_or_null != nullptr ? blocking_disk_or_null : disk; }

@@ -75,10 +75,10 @@ absl::Status CheckDevices(const StorageOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("storage.csd.devices: ", devices.count, "; expected at most ", kMaxDrives));
   }
-  if (!options.drives.empty() && devices.count > 0 && devices.count != options.drives.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("storage.csd.devices: ", devices.count, " devices, and ",
-                     options.drives.size(), " folders in storage.drives; expected one for each"));
+  if (!options.drives.empty() && devices.count > options.drives.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "storage.csd.devices: ", devices.count, " devices, and ", options.drives.size(),
+        " folders in storage.drives; expected a folder for each"));
   }
   if (devices.dram_bytes == 0 || devices.dram_bytes % kDiskBlock != 0) {
     return absl::InvalidArgumentError(absl::StrCat("storage.csd.dram: ", devices.dram_bytes,
@@ -92,6 +92,11 @@ absl::Status CheckDevices(const StorageOptions& options) {
 // Returns whether the folder holds a medium without slots, which an interrupted creation left.
 bool IsUnusedMedium(Disk* disk, const std::string& folder) {
   return disk->Open(JobDevices::MediumIn(folder)).ok() && !JobDevices::HoldSlots(disk, folder);
+}
+
+std::vector<std::string> FirstOf(std::vector<std::string> folders, size_t count) {
+  folders.resize(std::min(folders.size(), count));
+  return folders;
 }
 
 // Returns the folder of a device in storage.path.
@@ -246,16 +251,20 @@ absl::StatusOr<std::vector<JobFolder>> DurableStorage::JobFolders() const {
 }
 
 uint32_t DurableStorage::DrivesOfJobs() const {
-  if (options_.kind == kCsd && options_.drives.empty()) return std::max(1u, options_.devices.count);
+  if (options_.kind == kCsd && options_.drives.empty()) return DevicesOfJobs();
   return static_cast<uint32_t>(options_.drives.size());
+}
+
+uint32_t DurableStorage::DevicesOfJobs() const {
+  if (options_.devices.count > 0) return options_.devices.count;
+  return std::max(1u, static_cast<uint32_t>(options_.drives.size()));
 }
 
 std::vector<std::string> DurableStorage::SlotFolders(JobId job, uint32_t drives) const {
   std::vector<std::string> folders = {options_.path};
   if (drives > 0) folders = options_.drives;
   if (folders.empty()) {
-    folders = device_folders_;
-    folders.resize(std::min<size_t>(drives, folders.size()));
+    folders = FirstOf(device_folders_, drives);
   }
   for (std::string& folder : folders) folder = absl::StrCat(folder, "/", JobFolderName(job));
   return folders;
@@ -277,11 +286,11 @@ absl::StatusOr<std::unique_ptr<CutReader>> DurableStorage::OpenCut(
   CutPlace place;
   place.disk = disk_.get();
   place.folders = SlotFolders(job.id, job.placement.drives);
-  if (!place.folders.empty() && disk_->Open(JobDevices::MediumIn(place.folders.front())).ok()) {
+  if (const size_t count = JobDevices::CountMedia(disk_.get(), place.folders); count > 0) {
     EPS_ASSIGN_OR_RETURN(const auto devices,
-                         JobDevices::OpenForReading(disk_.get(), place.folders));
+                         JobDevices::OpenForReading(disk_.get(), FirstOf(place.folders, count)));
     place.disk = devices->disk();
-    place.folders = devices->slot_folders();
+    place.folders = devices->SlotFoldersAmong(place.folders);
     MutexLock lock(&mu_);
     read_devices_.push_back(devices);
   }
@@ -312,14 +321,17 @@ absl::Status DurableStorage::CheckHome(JobId job) const {
 absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& chunks,
                                           std::vector<ChunkId> owned, MemoryAccount* account,
                                           DurableOptions* options) {
-  const std::vector<std::string> folders = options->drive_folders;
+  const std::vector<std::string> folders = FirstOf(options->drive_folders, DevicesOfJobs());
   std::sort(owned.begin(), owned.end());
   EPS_ASSIGN_OR_RETURN(const ChunkCompute compute,
                        ChunkCompute::New(spec, /*account=*/nullptr, Updates::kElsewhere));
   EPS_ASSIGN_OR_RETURN(const DrivePlacement placement,
                        PlacementOf(spec, chunks, owned, compute.arrays(), *options->catalogue,
-                                   static_cast<uint32_t>(folders.size())));
-  if (!options->catalogue->FindJob(spec.id()).ok()) {
+                                   static_cast<uint32_t>(options->drive_folders.size())));
+  if (options->catalogue->FindJob(spec.id()).ok()) {
+    EPS_RETURN_IF_ERROR(
+        JobDevices::CheckMedia(disk_.get(), options->drive_folders, folders.size()));
+  } else {
     const ExtentLayout layout(chunks, owned, compute.arrays(), options->residual_bytes,
                               spec.training.parts, placement);
     for (uint32_t drive = 0; drive < folders.size(); ++drive) {
@@ -332,7 +344,7 @@ absl::Status DurableStorage::StartDevices(const JobSpec& spec, const ChunkMap& c
                        JobDevices::Start(disk_.get(), spec, folders, options_.devices, account));
   options->devices_or_null = std::shared_ptr<DeviceDisk>(devices, devices->disk());
   options->disk = devices->disk();
-  options->drive_folders = devices->slot_folders();
+  options->drive_folders = devices->SlotFoldersAmong(options->drive_folders);
   options->device_use = options_.devices.use;
   if (spec.training.mode != Mode::kSealed || !options->gradients_on_disk) {
     options->device_use.gradients_in_memory = false;  // none wait there

@@ -246,15 +246,16 @@ TEST_P(DurablePower, PowerCutAnywhereLeavesTheYoungestCut) {
 }
 
 // Half of SmallSpec is in memory.
-constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0,
-                                          false,         {},    20'000};
+constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0, 0, {}, 20'000};
 constexpr DurableKind kInDramAndInDevices = {
-    "DramAndDevices", false, &NewNvmeBackend, 2, true, {}, 20'000};
+    "DramAndDevices", false, &NewNvmeBackend, 2, 2, {}, 20'000};
+constexpr DurableKind kInDevicesAndOnDrives = {"DevicesAndDrives", false, &NewNvmeBackend, 3, 1};
+constexpr DurableKind kInAllPlaces = {"AllPlaces", false, &NewNvmeBackend, 3, 2, {}, 20'000};
 
 INSTANTIATE_TEST_SUITE_P(Kinds, DurablePower,
                          testing::Values(kInDram, kOnNvme, kInDramWithDrives, kOnDrives, kInDevices,
                                          kInNaiveDevices, kInHandoverDevices, kInDramAndOnNvme,
-                                         kInDramAndInDevices),
+                                         kInDramAndInDevices, kInDevicesAndOnDrives, kInAllPlaces),
                          [](const testing::TestParamInfo<DurableKind>& info) {
                            return info.param.name;
                          });

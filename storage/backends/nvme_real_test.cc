@@ -127,8 +127,7 @@ TEST_P(DurableRealTest, MatchesDramAndKeepsItsBits) {
 }
 
 // Half of SmallSpec is in memory.
-constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0,
-                                          false,         {},    20'000};
+constexpr DurableKind kInDramAndOnNvme = {"DramAndNvme", false, &NewNvmeBackend, 0, 0, {}, 20'000};
 
 INSTANTIATE_TEST_SUITE_P(Queues, DurableRealTest,
                          testing::Combine(testing::Values(true, false),

@@ -263,6 +263,32 @@ TEST_F(DeviceStorageTest, NamesFoldersThatAreGone) {
   EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition) << opened;
 }
 
+TEST_F(DeviceStorageTest, FirstDrivesAreDevices) {
+  in_devices_.drives = {root_ + "/a", root_ + "/b", root_ + "/c"};
+  const auto in = [&](const char* drive, const char* file) {
+    return absl::StrCat(root_, "/", drive, "/", JobFolderName(spec_.id()), "/", file);
+  };
+  ASSERT_TRUE(Create().ok());
+  for (const char* const drive : {"a", "b"}) {
+    EXPECT_TRUE(fs::exists(in(drive, "medium")));
+    EXPECT_FALSE(fs::exists(in(drive, "slot-0.eps")));
+  }
+  EXPECT_FALSE(fs::exists(in("c", "medium")));
+  EXPECT_TRUE(fs::exists(in("c", "slot-0.eps")));
+  EXPECT_TRUE(Create().ok()) << "a known job";
+  // Another number of devices.
+  for (const auto& [devices, why] :
+       {std::make_pair(1u, in("b", "medium is there, and 1 of 3")),
+        std::make_pair(3u, in("c", "medium is missing, and 3 of 3"))}) {
+    in_devices_.devices.count = devices;
+    const absl::Status refused = Create();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(why));
+  }
+  in_devices_.devices.count = 2;
+  EXPECT_TRUE(Create().ok());
+}
+
 TEST_F(DeviceStorageTest, DrivesMayBeFoldersOfStoragePath) {
   in_devices_.drives = {root_ + "/csd-0", root_ + "/csd-1"};
   const absl::Status created = Create();

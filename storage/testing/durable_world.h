@@ -82,7 +82,7 @@ struct DurableKind {
   bool in_dram;
   decltype(&NewNvmeBackend) make;
   uint32_t drives = 0;   // 0: the slots are in DurableWorld::folder
-  bool devices = false;  // the drives are devices, which update
+  uint32_t devices = 0;  // of the drives, which update what lies in them
   DeviceUse use = {};    // of the devices
   uint64_t memory = 0;   // bytes of the state that are in memory
 };
@@ -91,12 +91,12 @@ inline constexpr DurableKind kInDram = {"Dram", true, &NewDurableDramBackend};
 inline constexpr DurableKind kOnNvme = {"Nvme", false, &NewNvmeBackend};
 inline constexpr DurableKind kInDramWithDrives = {"DramDrives", true, &NewDurableDramBackend, 2};
 inline constexpr DurableKind kOnDrives = {"Drives", false, &NewNvmeBackend, 3};
-inline constexpr DurableKind kInDevices = {"Devices", false, &NewNvmeBackend, 2, true};
+inline constexpr DurableKind kInDevices = {"Devices", false, &NewNvmeBackend, 2, 2};
 // The ways of Smart-Infinity: one set of buffers, and weights that come up in FP32 from the medium.
 inline constexpr DurableKind kInNaiveDevices = {
-    "NaiveDevices", false, &NewNvmeBackend, 2, true, {1, false, false, false, true}};
+    "NaiveDevices", false, &NewNvmeBackend, 2, 2, {1, false, false, false, true}};
 inline constexpr DurableKind kInHandoverDevices = {
-    "HandoverDevices", false, &NewNvmeBackend, 2, true, {1, true, false, false, true}};
+    "HandoverDevices", false, &NewNvmeBackend, 2, 2, {1, true, false, false, true}};
 
 // The disk, its tasks, and the arguments of every process on it.
 struct DurableWorld {
@@ -149,7 +149,7 @@ class DurableProcess {
     options.catalogue = catalogue_.get();
     options.folder = world->folder;
     options.drive_folders = world->drive_folders;
-    if (world->kind.devices) {
+    if (world->kind.devices > 0) {
       status_ = OpenDevices(&options);
       if (!status_.ok()) return;
     }
@@ -240,10 +240,10 @@ class DurableProcess {
   }
 
  private:
-  // Puts a device where each drive is.
+  // Puts devices where the first drives are.
   absl::Status OpenDevices(DurableOptions* options) {
     std::vector<DeviceMount> mounts;
-    for (uint32_t i = 0; i < world_->kind.drives; ++i) {
+    for (uint32_t i = 0; i < world_->kind.devices; ++i) {
       const std::string name = "csd-" + std::to_string(i);
       EPS_ASSIGN_OR_RETURN(std::unique_ptr<KernelRunner> kernels,
                            csd::ChunkKernels::New(world_->spec, &account_));

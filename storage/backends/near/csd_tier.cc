@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "base/check.h"
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "storage/backends/gradients/gradient_area.h"
@@ -78,39 +77,44 @@ absl::StatusOr<std::unique_ptr<CsdTier>> CsdTier::New(const ChunkCompute* comput
                                                       const Extents::Folders& folders,
                                                       DeviceUse use) {
   std::unique_ptr<CsdTier> tier(new CsdTier(compute, files, in_flight, disk, use));
+  std::vector<Device*> devices;
+  for (const std::string& folder : folders) devices.push_back(disk->DeviceOf(folder));
   std::vector<uint64_t> bytes(folders.size(), kDiskBlock);
   for (const ExtentLayout::Area& area : files->layout().areas()) {
+    if (devices[area.drive] == nullptr) continue;
     bytes[area.drive] = std::max(bytes[area.drive], area.bytes() + DeviceReads::RoomAfter(area));
     EPS_RETURN_IF_ERROR(CheckMeasurable(*compute, *area.chunk));
   }
-  for (size_t drive = 0; drive < folders.size(); ++drive) {
-    Device* const device = disk->DeviceOf(folders[drive]);
-    EPS_CHECK_MSG(device != nullptr, folders[drive] << " lies in no device");
-    absl::StatusOr<std::unique_ptr<MemorySets>> of_device =
-        MemorySets::New(device, bytes[drive], use.sets, in_flight);
-    if (!of_device.ok()) {
-      return absl::Status(
-          of_device.status().code(),
-          absl::StrCat(of_device.status().message(), "; ", use.sets, " sets of ", bytes[drive],
-                       " bytes are needed: raise storage.csd.dram, "
-                       "or lower storage.csd.sets or training.chunk_elements"));
-    }
-    tier->sets_.push_back(*std::move(of_device));
-    const uint64_t gradients = files->layout().gradient_file_bytes(static_cast<uint32_t>(drive));
-    if (!use.gradients_in_memory || gradients == 0) continue;
-    const absl::Status there =
-        disk->CreateInMemory(GradientArea::PathIn(folders[drive]), gradients);
-    if (absl::IsResourceExhausted(there)) {
-      EPS_LOG_INFO("storage: gradients wait on the medium (storage.csd.dram): " << there.message());
-    } else if (!there.ok()) {
-      return there;
-    }
+  tier->sets_.resize(folders.size());
+  for (uint32_t drive = 0; drive < folders.size(); ++drive) {
+    if (devices[drive] == nullptr) continue;
+    EPS_RETURN_IF_ERROR(tier->Prepare(devices[drive], drive, folders[drive], bytes[drive]));
   }
   return tier;
 }
 
+absl::Status CsdTier::Prepare(Device* device, uint32_t drive, const std::string& folder,
+                              uint64_t bytes) {
+  absl::StatusOr<std::unique_ptr<MemorySets>> sets =
+      MemorySets::New(device, bytes, use_.sets, in_flight_);
+  if (!sets.ok()) {
+    return absl::Status(sets.status().code(),
+                        absl::StrCat(sets.status().message(), "; ", use_.sets, " sets of ", bytes,
+                                     " bytes are needed: raise storage.csd.dram, "
+                                     "or lower storage.csd.sets or training.chunk_elements"));
+  }
+  sets_[drive] = *std::move(sets);
+  const uint64_t gradients = files_->layout().gradient_file_bytes(drive);
+  if (!use_.gradients_in_memory || gradients == 0) return absl::OkStatus();
+  const absl::Status there = disk_->CreateInMemory(GradientArea::PathIn(folder), gradients);
+  if (!absl::IsResourceExhausted(there)) return there;
+  EPS_LOG_INFO("storage: gradients wait on the medium (storage.csd.dram): " << there.message());
+  return absl::OkStatus();
+}
+
 void CsdTier::Run(ChunkOp* op, RunDone done) {
   MemorySets* const sets = SetsOf(op->index);
+  if (sets == nullptr) return on_host_.Run(op, std::move(done));
   if (reads_.CanFetch(*op)) return reads_.Fetch(op, sets, std::move(done));
   if (op->update == nullptr && op->measure == nullptr) return on_host_.Run(op, std::move(done));
   auto run = std::make_shared<Running>();
@@ -122,8 +126,11 @@ void CsdTier::Run(ChunkOp* op, RunDone done) {
 }
 
 void CsdTier::Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) {
-  if (part != Extents::Part::kAll) return on_host_.Check(slot, index, part, std::move(done));
-  reads_.Check(slot, index, SetsOf(index), std::move(done));
+  MemorySets* const sets = SetsOf(index);
+  if (sets == nullptr || part != Extents::Part::kAll) {
+    return on_host_.Check(slot, index, part, std::move(done));
+  }
+  reads_.Check(slot, index, sets, std::move(done));
 }
 
 void CsdTier::FindPlaces(const Update& run) {

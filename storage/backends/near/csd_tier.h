@@ -23,13 +23,14 @@ namespace eps::durable {
 
 // Keeps the state in slot files that lie in storage devices, and updates a chunk inside its device
 // (Smart-Infinity, section 4.1): the gradient goes down, new weights come up, encoded in the device
-// or in FP32, and the optimizer state never crosses the host link. Devices check chunks, too.
-// Chunks are measured there, too. Everything else is done by a FileTier on the host. The bits are
-// those of every other tier.
+// or in FP32, and the optimizer state never crosses the host link. Devices measure and check
+// chunks, too. A FileTier on the host does everything else, and all that concerns chunks on drives
+// without a device. The bits are those of every other tier.
 class CsdTier final : public Tier {
  public:
   // Allocates `use.sets` sets of buffers in the memory of each device: as many chunks of a device
-  // are updated at the same time. `folders` are those of the slots, one in each device of `disk`.
+  // are updated at the same time. `folders` are those of the slots, one per drive, of which at most
+  // one lies in each device of `disk`.
   // All arguments must outlive the tier. ResourceExhausted with the key to change if a device has
   // too little memory, InvalidArgument if it cannot measure a chunk of so many segments.
   static absl::StatusOr<std::unique_ptr<CsdTier>> New(const ChunkCompute* compute, SlotFiles* files,
@@ -46,7 +47,7 @@ class CsdTier final : public Tier {
     on_host_.Capture(copy, std::move(copied), std::move(done));
   }
   void Sync(uint32_t slot, SyncDone done) override { on_host_.Sync(slot, std::move(done)); }
-  // Footers are checked on the host: reading them costs less than asking a device.
+  // The host checks footers: reading them costs less than asking a device.
   void Check(uint32_t slot, uint32_t index, Extents::Part part, CheckDone done) override;
   void Adopt(uint32_t index, uint32_t slot, CheckDone done) override {
     Check(slot, index, Extents::Part::kAll, std::move(done));
@@ -67,9 +68,12 @@ class CsdTier final : public Tier {
         reads_(compute, files, in_flight, disk, use.encodes_weights),
         use_(use) {}
 
+  // Returns the sets of the chunk's device; null if the chunk lies in none.
   MemorySets* SetsOf(uint32_t index) const {
     return sets_[files_->layout().area(index).drive].get();
   }
+  // Allocates what the tier needs in one device, with sets of that size.
+  absl::Status Prepare(Device* device, uint32_t drive, const std::string& folder, uint64_t bytes);
 
   // Those of a chunk in a set, except for the room for its gradient, which is the last.
   std::vector<Buffer> BuffersOf(const ExtentLayout::Area& area) const;
@@ -100,7 +104,7 @@ class CsdTier final : public Tier {
   FileTier on_host_;
   DeviceReads reads_;
   const DeviceUse use_;
-  std::vector<std::unique_ptr<MemorySets>> sets_;  // by drive
+  std::vector<std::unique_ptr<MemorySets>> sets_;  // by drive; null without a device
 };
 
 }  // namespace eps::durable

@@ -52,6 +52,26 @@ bool JobDevices::HoldSlots(Disk* host, const std::string& job_folder) {
   return !names.ok() || std::find(names->begin(), names->end(), kSlots) != names->end();
 }
 
+size_t JobDevices::CountMedia(Disk* host, const std::vector<std::string>& job_folders) {
+  const auto last =
+      std::find_if(job_folders.rbegin(), job_folders.rend(),
+                   [&](const std::string& folder) { return host->Open(MediumIn(folder)).ok(); });
+  return static_cast<size_t>(job_folders.rend() - last);
+}
+
+absl::Status JobDevices::CheckMedia(Disk* host, const std::vector<std::string>& job_folders,
+                                    size_t devices) {
+  for (size_t drive = 0; drive < job_folders.size(); ++drive) {
+    const std::string medium = MediumIn(job_folders[drive]);
+    const bool found = host->Open(medium).ok();
+    if (found == (drive < devices)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        medium, found ? " is there" : " is missing", ", and ", devices, " of ", job_folders.size(),
+        " drives are devices: set storage.csd.devices and storage.drives as when the job began"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status JobDevices::CreateMedium(Disk* host, const std::string& job_folder, uint64_t bytes) {
   const std::string fresh = NewFolderOf(job_folder);
   EPS_RETURN_IF_ERROR(host->CreateFolder(fresh));
@@ -105,9 +125,9 @@ absl::Status JobDevices::OpenDisk(Disk* host) {
   return absl::OkStatus();
 }
 
-Extents::Folders JobDevices::slot_folders() const {
-  Extents::Folders folders;
-  for (const std::string& folder : folders_) folders.push_back(SlotFolderIn(folder));
+Extents::Folders JobDevices::SlotFoldersAmong(const std::vector<std::string>& job_folders) const {
+  Extents::Folders folders = job_folders;
+  std::transform(folders_.begin(), folders_.end(), folders.begin(), SlotFolderIn);
   return folders;
 }
 

@@ -44,7 +44,7 @@ struct DeviceLinks {
   LinkBytes bytes;
 };
 
-// The devices of one job, one on each drive. The medium is a file in the job's folder on the drive,
+// The devices of one job, each on a drive. The medium is a file in the job's folder on the drive,
 // as large as the files of the job that lie in it, so that jobs are listed, copied and removed like
 // those on other drives. Thread-safe.
 class JobDevices {
@@ -60,6 +60,13 @@ class JobDevices {
   // Returns whether the folder has a medium that may hold the slots of a job: a creation that was
   // interrupted leaves one without.
   static bool HoldSlots(Disk* host, const std::string& job_folder);
+
+  // Returns how many of the job's folders are on devices, which are the first: up to the last one
+  // that has a medium.
+  static size_t CountMedia(Disk* host, const std::vector<std::string>& job_folders);
+  // FailedPrecondition unless those on the first `devices` drives have media, and no others.
+  static absl::Status CheckMedia(Disk* host, const std::vector<std::string>& job_folders,
+                                 size_t devices);
 
   // Creates the medium and its folder, which does not exist, durably. ResourceExhausted with the
   // missing bytes.
@@ -77,7 +84,9 @@ class JobDevices {
 
   // The host's files, and those in the devices.
   DeviceDisk* disk() const { return disk_.get(); }
-  Extents::Folders slot_folders() const;
+  // Returns the folders of the slots: those in the devices, which are the first of the job's
+  // folders, and the others of `job_folders` themselves.
+  Extents::Folders SlotFoldersAmong(const std::vector<std::string>& job_folders) const;
   // Waits a second for a device that does not answer.
   std::vector<DeviceLinks> link_bytes() const;
 

@@ -33,7 +33,7 @@ struct TierParts {
 struct TierPlan {
   std::vector<bool> in_memory;            // by the chunk's index within the shard
   std::vector<std::string> folders;       // of the slots, one per drive
-  DeviceDisk* devices_or_null = nullptr;  // that update, one in each of these folders; borrowed
+  DeviceDisk* devices_or_null = nullptr;  // that update what lies in them; borrowed
   DeviceUse device_use;
 };
 
