@@ -28,7 +28,8 @@ VARIANTS = {
               "--set=workers.config.worker\\.threads=4,image.pullSecrets[0]=key",
               "--set=tls.issuer.name=ca,tls.issuer.kind=ClusterIssuer,tls.trustDomain=here.org",
               "--set=workers.nodeSelector.kind=cpu,servers.nodeSelector.kind=disk",
-              "--set=workers.gpu=true,workers.runtimeClass=nvidia"],
+              "--set=workers.gpu=true,workers.runtimeClass=nvidia",
+              "--set=updater.configMap=my-rule,updater.trusted=true"],
 }
 # Settings, and a part of the refusal.
 REFUSED = [
@@ -49,6 +50,8 @@ REFUSED = [
     (["data.path={/out/first}"], "path"),
     (["networkPolicy.enabled=false"], "networkPolicy"),
     (["workers.gpu=2"], "gpu"),
+    (["updater.configMap=my-rule"], "Set updater.trusted=true"),
+    (["updater.file=my-rule.so"], "file"),
 ]
 
 

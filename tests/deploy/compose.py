@@ -14,21 +14,23 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 
 FOLDER = os.path.join(ROOT, "deploy", "compose")
-COMPOSE_FILE, BOARD_FILE, GPU_FILE = (
-    os.path.join(FOLDER, name) for name in ("compose.yaml", "board.yaml", "gpu.yaml"))
+COMPOSE_FILE, BOARD_FILE, GPU_FILE, PLUGIN_FILE = (
+    os.path.join(FOLDER, name)
+    for name in ("compose.yaml", "board.yaml", "gpu.yaml", "plugin.yaml"))
 JOB = os.path.join(FOLDER, "job.yaml")
 STEPS = 300  # of the job
 DATA = [os.path.join(ROOT, "docs", name) for name in ("protocol.md", "durability.md",
                                                       "planning.md")]
 
 
-def train_here(binaries, folder):
+def train_here(binaries, folder, *arguments, job=JOB, steps=STEPS):
     """Returns the outcome of the job on this machine, without containers."""
     out, eps = os.path.join(folder, "here"), os.path.join(binaries, "eps")
-    subprocess.run([eps, "train", "--config=" + JOB, "--data.path=" + ",".join(DATA),
-                    "--servers=2", "--workers=2", "--worker.threads=1", "--out=" + out],
+    subprocess.run([eps, "train", "--config=" + job, "--data.path=" + ",".join(DATA),
+                    "--servers=2", "--workers=2", "--worker.threads=1", "--out=" + out,
+                    "--overwrite", *arguments],
                    check=True, stdout=subprocess.DEVNULL, timeout=podman.TIMEOUT_SECONDS)
-    return small_job.outcome(eps, out, STEPS)
+    return small_job.outcome(eps, out, steps)
 
 
 class Compose:
@@ -37,13 +39,14 @@ class Compose:
     def __init__(self, tools, binaries, its_podman, folder, files=(COMPOSE_FILE,)):
         self.tools, self.binaries, self.podman, self.folder = tools, binaries, its_podman, folder
         self.files = files
+        self.variables = {}
 
     def run(self, *arguments, given=""):
         """Runs docker compose with a text as its input, and returns what it says."""
         files = [flag for file in self.files for flag in ("-f", file)]
         done = subprocess.run(
             [os.path.join(self.tools, "docker-compose"), *files, *arguments],
-            env=self.podman.environment, input=given, stdout=subprocess.PIPE,
+            env={**self.podman.environment, **self.variables}, input=given, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, timeout=podman.TIMEOUT_SECONDS, check=False)
         if done.returncode != 0:
             raise AssertionError("docker compose %s ended with %d:\n%s\n%s" % (
@@ -87,8 +90,8 @@ class Compose:
         if state["ExitCode"] != 0:
             raise AssertionError("the driver ended with %d:\n%s" % (state["ExitCode"], self.logs()))
 
-    def result(self, folder="/out"):
+    def result(self, folder="/out", steps=STEPS):
         """Returns the outcome of the run, copied out of the driver's volume."""
         out = tempfile.mkdtemp(dir=self.folder)
         self.run("cp", "driver:%s/." % folder, out)
-        return small_job.outcome(os.path.join(self.binaries, "eps"), out, STEPS)
+        return small_job.outcome(os.path.join(self.binaries, "eps"), out, steps)

@@ -6,15 +6,19 @@ Arguments: the folder of the programs, and the folder of the tools (install_tool
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
+
+import yaml
 
 import compose
 import podman
 
 BINARIES = TOOLS = None
 STEPS_BETWEEN_KILLS = 20
+UPDATER_STEPS = 40
 SERVICES = ("server-0", "server-1", "driver", "worker-0", "worker-1")
 MAX_SERVER_IMAGE_BYTES = 64e6
 
@@ -80,6 +84,29 @@ class ComposeTest(unittest.TestCase):
                 worker["deploy"] = {"resources": {"reservations": {"devices": [device]}},
                                     "placement": {}}
             self.assertEqual(gpu, plain)
+
+    def test_a_job_uses_an_updater_of_its_own(self):
+        eps, updater = os.path.join(BINARIES, "eps"), os.path.join(self.folder, "rule")
+        subprocess.run([eps, "updater", "new", "rule", "--out=" + updater], check=True,
+                       stdout=subprocess.DEVNULL, timeout=podman.TIMEOUT_SECONDS)
+        subprocess.run(["make", "--silent", "-C", updater], check=True,
+                       timeout=podman.TIMEOUT_SECONDS)
+        plugin = os.path.join(updater, "rule.so")
+        with open(compose.JOB, encoding="utf-8") as f:
+            job = yaml.safe_load(f)
+        job["optimizer"] = {"name": "plugin", "lr": job["optimizer"]["lr"]}
+        job["training"]["steps"] = UPDATER_STEPS
+        path = os.path.join(self.folder, "updater.yaml")
+        with open(path, "w", encoding="utf-8") as f:
+            yaml.safe_dump(job, f)
+        self.compose.files = (compose.COMPOSE_FILE, compose.PLUGIN_FILE)
+        self.compose.variables = {"EPS_PLUGIN": plugin, "EPS_JOB": path}
+        self.up()
+        self.compose.wait_for_the_end()
+        here = compose.train_here(
+            BINARIES, self.folder, "--optimizer.plugin=" + plugin, "--servers.trust_plugins=true",
+            job=path, steps=UPDATER_STEPS)
+        self.assertEqual(self.compose.result(steps=UPDATER_STEPS), here)
 
     def test_trains_and_leaves_nothing(self):
         self.up()

@@ -4,6 +4,7 @@ another file, or one that it does not trust.
 
 Argument: the path of eps."""
 
+import json
 import os
 import re
 import shutil
@@ -114,6 +115,47 @@ class PluginTest(runs.RunTest):
                    for name in ("one", "two")]
         self.assertIn(self.updaters["two"] + ": the job needs the updater with SHA-256 %s, and "
                       "this file has %s" % tuple(digests), said)
+
+    def test_a_submitted_job_trains_with_the_drivers_updater(self):
+        """The job names no file: driver and servers have one, beside which other jobs run."""
+        self.eps(*self.command("undisturbed", **{"storage.kind": "dram", "training.steps": 8,
+                                                 "servers.trust_plugins": "true"}))
+        state, jobs = os.path.join(TMP, "board-state"), os.path.join(TMP, "jobs")
+        for folder in (state, jobs):
+            shutil.rmtree(folder, ignore_errors=True)
+        plugin = "--optimizer.plugin=" + self.updaters["one"]
+        with open(os.path.join(TMP, "board.log"), "w+", encoding="utf-8") as log:
+            server = self.begin(["serve", "--storage.kind=csd", "--storage.csd.dram=4MiB",
+                                 "--storage.staging=8MiB", "--storage.path=" + state, plugin], log)
+            address = "--servers=" + self.wait_for_address(server, log.name)
+            worker = self.begin(["worker", address, "--data=" + self.text, "--worker.threads=1",
+                                 "--worker.stay"], log)
+            try:
+                for name in ("plugin", "adamw"):
+                    job = os.path.join(TMP, name + ".yaml")
+                    with open(job, "w", encoding="utf-8") as f:
+                        f.write(self.job_text(name))
+                    self.eps("submit", "-f", job, address)
+                    self.eps("driver", "--once", address, "--out=" + jobs, "--data-root=" + TMP,
+                             plugin)
+            finally:
+                for process in (worker, server):
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait(timeout=TIMEOUT_SECONDS)
+        self.assertEqual(self.outcome(os.path.join(jobs, "plugin"), 8),
+                         self.outcome(os.path.join(TMP, "undisturbed"), 8))
+
+    def job_text(self, optimizer):
+        """Returns the YAML of a job of eight steps; JSON is YAML, too."""
+        job = {"model": {"path": self.model}, "data": {"path": self.text}}
+        for key, value in {**SETTINGS, "training.steps": 8}.items():
+            section, name = key.split(".")
+            if section not in ("optimizer", "servers", "storage", "worker"):
+                job.setdefault(section, {})[name] = value
+        job["optimizer"] = {"name": optimizer}
+        if optimizer == "plugin":
+            job["optimizer"]["plugin_parameters"] = SETTINGS["optimizer.plugin_parameters"]
+        return json.dumps(job)
 
     def wait_for_address(self, server, path):
         deadline = runs.time.monotonic() + TIMEOUT_SECONDS

@@ -127,6 +127,9 @@ absl::StatusOr<std::vector<std::string>> DrivenJob::Command() const {
   if (!plan_->on_saved.empty()) {
     command.push_back(absl::StrCat("--checkpoint.on_saved=", plan_->on_saved));
   }
+  if (config.optimizer.name == OptimizerName::kPlugin && !plan_->plugin.empty()) {
+    command.push_back(absl::StrCat("--optimizer.plugin=", plan_->plugin));
+  }
   for (std::string& argument : SecurityArguments(plan_->security)) {
     command.push_back(std::move(argument));
   }

@@ -25,6 +25,7 @@ struct DrivePlan {
   DataRoots roots;
   SecurityConfig security;
   std::string on_saved;  // checkpoint.on_saved; empty: none
+  std::string plugin;    // optimizer.plugin of jobs that use one; empty: they fail
 };
 
 // One job of the board that this driver holds: `eps train` as a child process, in a folder named

@@ -48,7 +48,9 @@ absl::Status CheckName(absl::string_view origin, const YAML::Node& key, absl::st
                   "who runs the driver decides which commands it runs (eps driver --on-saved)");
   }
   if (section == "optimizer" && name.substr(section.size()) == ".plugin") {
-    return Refuse(origin, key, name, "who runs the driver decides which code it loads");
+    return Refuse(origin, key, name,
+                  "who runs the driver decides which code it loads (eps driver "
+                  "--optimizer.plugin)");
   }
   return absl::OkStatus();
 }

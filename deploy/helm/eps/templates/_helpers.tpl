@@ -106,6 +106,30 @@ securityContext:
 {{- end }}
 {{- end -}}
 
+{{- /* An optimizer of one's own, for servers and driver. */ -}}
+{{- define "eps.updaterArguments" -}}
+{{- if .Values.updater.configMap }}
+- --optimizer.plugin=/etc/eps-updater/updater.so
+{{- end }}
+{{- end -}}
+
+{{- define "eps.updaterMount" -}}
+{{- if .Values.updater.configMap }}
+- name: updater
+  mountPath: /etc/eps-updater
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "eps.updaterVolume" -}}
+{{- with .Values.updater.configMap }}
+- name: updater
+  configMap:
+    name: {{ . }}
+    items: [{key: updater.so, path: updater.so}]
+{{- end }}
+{{- end -}}
+
 {{- /* What driver and workers read. */ -}}
 {{- define "eps.dataMounts" -}}
 - name: files
