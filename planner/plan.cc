@@ -114,6 +114,11 @@ FlopsPerSecond PeakOf(const Hardware& hardware, const RunShape& shape) {
   return std::min(1.0, share) * peak;
 }
 
+// Returns how many storage devices a server has with storage.kind=csd.
+size_t DevicesOf(const StorageConfig& storage) {
+  return storage.csd.count > 0 ? storage.csd.count : std::max<size_t>(1, storage.drives.size());
+}
+
 }  // namespace
 
 RunShape ShapeOf(const Config& config, const Hardware& hardware) {
@@ -141,6 +146,10 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
   shape.weights = config.quantization.weights;
   shape.gradients = config.quantization.gradients;
   shape.update_in_storage = config.storage.kind == "csd" && hardware.has_updating_storage();
+  const size_t drives = config.storage.drives.size();
+  if (const size_t devices = DevicesOf(config.storage); devices < drives) {
+    shape.near_share = static_cast<double>(devices) / static_cast<double>(drives);
+  }
   shape.state_on_disk = config.storage.kind == "nvme" || config.storage.kind == "csd";
   shape.durable = config.storage.durable();
   shape.log = config.storage.log == "contributions";
@@ -166,9 +175,8 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   storage.residuals_at_servers =
       storage.durable || spec.codecs.residual_home == ResidualHome::kServer;
   if (config.storage.kind == "csd") {
-    const size_t devices =
-        std::max<size_t>({1, config.storage.csd.count, config.storage.drives.size()});
-    storage.device_memory = Bytes(static_cast<double>(devices * config.storage.csd.dram));
+    storage.device_memory =
+        Bytes(static_cast<double>(DevicesOf(config.storage) * config.storage.csd.dram));
   }
   storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));
   EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));

@@ -67,6 +67,24 @@ TEST(StatePlace, DisksMoveWhatIsNotInMemory) {
   }
 }
 
+// Two of four drives are devices.
+TEST(StatePlace, PlainDrivesWorkBesideDevices) {
+  const std::vector<std::pair<std::string, std::string>> csd = {
+      {"storage.kind", "csd"}, {"storage.path", "state"}, {"storage.drives", "a,b,c,d"}};
+  std::vector<std::pair<std::string, std::string>> some = csd;
+  some.emplace_back("storage.csd.devices", "2");
+  const Plan near = PlanWith(csd);
+  const Plan both = PlanWith(some);
+  const Plan nvme = PlanWith({{"storage.kind", "nvme"}});
+  EXPECT_EQ(Stage(near).update, Seconds(0));
+  EXPECT_NEAR(Stage(both).update.value(), Stage(nvme).update.value() / 2, 1e-12);
+  EXPECT_EQ(Stage(both).disk, Max(Stage(near).disk, Stage(nvme).disk));
+  EXPECT_EQ(Stage(both).spill, Stage(nvme).spill);
+  EXPECT_NEAR((Stage(both).reduce - Stage(nvme).reduce).value(),
+              (Stage(near).reduce - Stage(nvme).reduce).value() / 2, 1e-12);
+  EXPECT_EQ(InMemory(near, "state"), 2 * InMemory(both, "state")) << "the memory of the devices";
+}
+
 TEST(StatePlace, CutsWriteWhatIsInMemory) {
   const Plan none = PlanWith({{"storage.kind", "nvme"}});
   const Plan all = PlanWith({{"storage.kind", "nvme"}, {"storage.dram", "1TiB"}});

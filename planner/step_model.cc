@@ -317,15 +317,20 @@ void StepModel::AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t)
   }
   if (shape_.update_in_storage) {
     // Smart-Infinity (sections II-A and IV-A): the host reduces and writes one FP32 gradient; the
-    // devices read it and the state, update the state and write it.
-    t->reduce += shape_.disk_share * pass;
-    t->update = Seconds(0);
-    t->spill = Seconds(0);  // the host's write below
+    // devices read it and the state, update the state and write it. Plain drives work meanwhile.
+    t->reduce += shape_.disk_share * shape_.near_share * pass;
+    t->update = (1 - shape_.near_share) * on_host;
     const Bytes taken_in = state + fp32;
-    t->disk = Max(
-        taken_in / servers_.device_update,
-        fp32 / servers_.write + taken_in / servers_.device_read + state / servers_.device_write);
-    t->disk += Max(measured / servers_.device_update, measured / servers_.device_read);
+    const Seconds near = Max(taken_in / servers_.device_update,
+                             fp32 / servers_.write + taken_in / servers_.device_read +
+                                 state / servers_.device_write) +
+                         Max(measured / servers_.device_update, measured / servers_.device_read);
+    if (shape_.near_share < 1) {
+      t->disk = Max(near, t->disk);
+    } else {
+      t->disk = near;
+      t->spill = Seconds(0);  // the host's write above
+    }
   }
   if (shape_.state_on_disk) {
     // The host updates the part in memory.

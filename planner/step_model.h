@@ -62,6 +62,7 @@ struct RunShape {
   bool log = false;     // contributions are written to disk before they are acknowledged
   // Computational storage updates the state on its own disks (storage.kind=csd).
   bool update_in_storage = false;
+  double near_share = 1;  // of the state on disks; the servers update the rest on plain drives
 };
 
 // The resources that a step may occupy.
