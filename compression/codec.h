@@ -136,6 +136,9 @@ class Codec {
   // Returns the name with its parameters, as FindCodec accepts it: "topk:0.01".
   virtual absl::string_view name() const = 0;
   virtual const Traits& traits() const = 0;
+  // Returns OK if this process can encode and decode. FailedPrecondition or InvalidArgument of a
+  // plug-in says which object is missing; then do not call NewEncoder, and Open returns the same.
+  virtual absl::Status Ready() const { return absl::OkStatus(); }
   virtual size_t MaxEncodedSize(const Chunk& chunk, Axis axis) const = 0;
   // Returns the bytes that an open chunk holds in addition to the encoded ones; they are charged to
   // the same account.

@@ -1,5 +1,6 @@
 #include "compression/codec_table.h"
 
+#include <set>
 #include <string>
 
 #include "absl/status/status.h"
@@ -72,6 +73,14 @@ absl::StatusOr<CodecTable> CodecTable::Build(const JobSpec& spec, const ChunkMap
     table.warmup_gradients_.push_back(warmup);
   }
   return table;
+}
+
+absl::Status CodecTable::Ready() const {
+  std::set<const Codec*> codecs(weights_.begin(), weights_.end());
+  codecs.insert(gradients_.begin(), gradients_.end());
+  codecs.insert(warmup_gradients_.begin(), warmup_gradients_.end());
+  for (const Codec* const codec : codecs) EPS_RETURN_IF_ERROR(codec->Ready());
+  return absl::OkStatus();
 }
 
 WeightAxes CodecTable::axes(StageId stage, ChunkId chunk, bool backward) const {

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
@@ -30,6 +31,8 @@ class CodecTable {
     const bool leaves = gradient(chunk, step).traits().uses_residual;
     return keeps_residuals_ && leaves && !chunks_->chunk(chunk).frozen ? residual_ : nullptr;
   }
+  // Returns OK if this process can encode and decode with all of them (Codec::Ready).
+  absl::Status Ready() const;
   // Returns the axes along which a stage receives the weights of one of its chunks. There is a
   // second copy only if the codec has blocks, whose values depend on the axis.
   WeightAxes axes(StageId stage, ChunkId chunk, bool backward) const;

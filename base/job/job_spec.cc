@@ -12,6 +12,7 @@
 #include "base/job/legality.h"
 #include "base/job/optimizers.h"
 #include "base/job/schedule.h"
+#include "base/plugin/names.h"
 #include "base/status_macros.h"
 
 namespace eps {

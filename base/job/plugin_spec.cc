@@ -3,16 +3,15 @@
 #include <cmath>
 #include <set>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/job/key_rules.h"
+#include "base/plugin/names.h"
 #include "base/status_macros.h"
 
 namespace eps {
 namespace {
 
 constexpr char kLine[] = "optimizer.plugin";
-constexpr size_t kMaxNameLength = 63;
 
 absl::Status CheckNames(absl::string_view of, const std::vector<std::string>& names, size_t most) {
   if (names.size() > most) {
@@ -21,9 +20,9 @@ absl::Status CheckNames(absl::string_view of, const std::vector<std::string>& na
   std::set<absl::string_view> seen;
   for (const std::string& name : names) {
     if (!IsPluginName(name)) {
-      return Refuse(kLine, "expected the name of a ", of, ", 1 to ", kMaxNameLength,
-                    " of a-z, 0-9 and _ beginning with a letter, found \"", absl::CHexEscape(name),
-                    "\"");
+      return Refuse(kLine, "expected the name of a ", of,
+                    ", 1 to 63 of a-z, 0-9 and _ beginning with a letter, found \"",
+                    absl::CHexEscape(name), "\"");
     }
     if (!seen.insert(name).second) return Refuse(kLine, "two ", of, "s are called ", name);
   }
@@ -31,22 +30,6 @@ absl::Status CheckNames(absl::string_view of, const std::vector<std::string>& na
 }
 
 }  // namespace
-
-bool IsPluginName(absl::string_view name) {
-  if (name.empty() || name.size() > kMaxNameLength || !absl::ascii_islower(name[0])) return false;
-  for (const char c : name) {
-    if (!absl::ascii_islower(c) && !absl::ascii_isdigit(c) && c != '_') return false;
-  }
-  return true;
-}
-
-bool IsSha256(absl::string_view text) {
-  if (text.size() != 64) return false;
-  for (const char c : text) {
-    if (!absl::ascii_isdigit(c) && (c < 'a' || c > 'f')) return false;
-  }
-  return true;
-}
 
 absl::Status ValidatePlugin(const PluginSpec& plugin) {
   EPS_RETURN_IF_ERROR(CheckNames("plug-in", {plugin.name}, 1));

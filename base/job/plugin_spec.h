@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/string_view.h"
 
 namespace eps {
 
@@ -29,12 +28,6 @@ struct PluginSpec {
   }
   bool operator!=(const PluginSpec& other) const { return !(*this == other); }
 };
-
-// Whether `name` is one that a plug-in may use: 1 to 63 of a-z, 0-9 and _, beginning with a letter.
-bool IsPluginName(absl::string_view name);
-
-// Whether the text is a SHA-256 digest as the job's text has it.
-bool IsSha256(absl::string_view text);
 
 // InvalidArgument, with the line of the job's text, for what no object can say of itself.
 absl::Status ValidatePlugin(const PluginSpec& plugin);

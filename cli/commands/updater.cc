@@ -15,7 +15,7 @@
 #include "base/exit_code.h"
 #include "base/files/files.h"
 #include "base/folder.h"
-#include "base/job/plugin_spec.h"
+#include "base/plugin/names.h"
 #include "base/status_macros.h"
 #include "cli/launch/planned_run.h"
 #include "cli/launch/plugin/chosen_plugin.h"

@@ -1,7 +1,6 @@
 #ifndef EPS_OPTIMIZER_PLUGIN_UPDATER_PLUGIN_H_
 #define EPS_OPTIMIZER_PLUGIN_UPDATER_PLUGIN_H_
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,9 +9,6 @@
 #include "optimizer/plugin/eps_updater.h"
 
 namespace eps {
-
-// The largest file of a plug-in.
-inline constexpr uint64_t kMaxPluginBytes = uint64_t{64} << 20;
 
 // A number of a plug-in that the user may choose, finite and in a range that holds its usual value.
 struct PluginParameter {

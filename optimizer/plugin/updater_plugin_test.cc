@@ -12,6 +12,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/plugin/shared_object.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizer/plugin/testing/objects.h"

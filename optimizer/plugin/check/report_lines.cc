@@ -11,7 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/job/plugin_spec.h"
+#include "base/plugin/names.h"
 #include "optimizer/plugin/eps_updater.h"
 
 namespace eps {
