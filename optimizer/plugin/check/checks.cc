@@ -1,24 +1,18 @@
 #include "optimizer/plugin/check/checks.h"
 
-#include <pthread.h>
-#if defined(__SSE__)
-#include <xmmintrin.h>
-#endif
-
 #include <algorithm>
-#include <csignal>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "base/numerics/flush_denormals.h"
+#include "base/plugin/check/report_lines.h"
+#include "base/plugin/check/thread_mode.h"
+#include "base/plugin/check/trial_values.h"
 #include "base/status_macros.h"
-#include "optimizer/plugin/check/report_lines.h"
 
 namespace eps {
 namespace {
 
-constexpr size_t kShortLengths = 67;
 constexpr double kUsualRate = 1e-3;
 
 // One of the two functions of a plug-in.
@@ -66,57 +60,6 @@ std::string CompareFunctions(TrialArrays* arrays, const Trial& trial, absl::stri
   const std::string difference = arrays->Difference(found, expected);
   if (difference.empty()) return "";
   return absl::StrCat("update differs from reference, ", where, ": ", difference);
-}
-
-// Returns the floating-point control of this thread, without the flags of past exceptions.
-uint64_t FloatControl() {
-#if defined(__SSE__)
-  uint16_t x87 = 0;
-  asm volatile("fnstcw %0" : "=m"(x87));
-  return (_mm_getcsr() & ~uint64_t{0x3f}) | uint64_t{x87} << 32;
-#elif defined(__aarch64__)
-  uint64_t control = 0;
-  asm volatile("mrs %0, fpcr" : "=r"(control));
-  return control;
-#else
-  return 0;
-#endif
-}
-
-uint64_t BlockedSignals() {
-  sigset_t set;
-  pthread_sigmask(SIG_BLOCK, nullptr, &set);
-  uint64_t mask = 0;
-  for (int signal = 1; signal < 64; ++signal) {
-    if (sigismember(&set, signal) == 1) mask |= uint64_t{1} << signal;
-  }
-  return mask;
-}
-
-// Calls the function in a mode and with a mask that earlier calls cannot have changed.
-std::string CheckModeOnce(TrialArrays* arrays, const Function& function, size_t n, bool blocked) {
-  arrays->Begin(TrialOf(*arrays, n, 8), {});
-  arrays->SetUpdate(0);
-  sigset_t set;
-  sigemptyset(&set);
-  if (blocked) sigfillset(&set);
-  pthread_sigmask(SIG_SETMASK, &set, nullptr);
-#if defined(__SSE__)
-  _mm_setcsr(_MM_MASK_MASK);  // round to nearest
-  asm volatile("fninit");
-#endif
-  const uint64_t signals = BlockedSignals();
-  // Not Call(), which restores the mode.
-  const ScopedFlushDenormals flush;
-  const uint64_t before = FloatControl();
-  arrays->CallOnly(function.call, {0, n}, 0);
-  const uint64_t after = FloatControl();
-  if (after != before) {
-    return absl::StrFormat("%s changes the floating-point control from 0x%x to 0x%x", function.name,
-                           before, after);
-  }
-  if (BlockedSignals() == signals) return "";
-  return absl::StrCat(function.name, " changes the mask of signals");
 }
 
 // Returns trials that differ from `trial` in one number each, so that a function which keeps what
@@ -360,10 +303,16 @@ std::string CheckParameters(CheckTools* tools) {
 }
 
 std::string CheckMode(CheckTools* tools) {
-  for (const Function& function : FunctionsOf(tools->arrays->plugin())) {
+  TrialArrays* const arrays = tools->arrays.get();
+  for (const Function& function : FunctionsOf(arrays->plugin())) {
     for (size_t n = 1; n <= kShortLengths; ++n) {
-      // Odd lengths with all signals blocked, even ones with none.
-      const std::string finding = CheckModeOnce(tools->arrays.get(), function, n, n % 2 == 1);
+      arrays->Begin(TrialOf(*arrays, n, 8), {});
+      arrays->SetUpdate(0);
+      // Odd lengths with all signals blocked, even ones with none. Not Call(), which restores the
+      // mode.
+      const std::string finding = FindModeChange(function.name, /*blocked=*/n % 2 == 1, [&] {
+        arrays->CallOnly(function.call, {0, n}, 0);
+      });
       if (!finding.empty()) return finding;
     }
   }

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "optimizer/plugin/check/call_threads.h"
+#include "base/plugin/check/call_threads.h"
 #include "optimizer/plugin/check/trial.h"
 
 namespace eps {

@@ -16,7 +16,6 @@ class SpeedTrial {
  public:
   // Null if `elements` is 0, or if there is no memory for the arrays.
   static std::unique_ptr<SpeedTrial> New(const UpdaterPlugin* plugin, uint64_t elements);
-  ~SpeedTrial();
   SpeedTrial(const SpeedTrial&) = delete;
   SpeedTrial& operator=(const SpeedTrial&) = delete;
 

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <limits>
 
 #include "absl/strings/str_format.h"
 #include "base/numerics/flush_denormals.h"
@@ -16,70 +15,10 @@ constexpr size_t kWeights = 1;
 // Fills the memory around arrays: a NaN that no arithmetic makes.
 constexpr uint32_t kSurroundings = 0x7fc5a5a5;
 
-using Limits = std::numeric_limits<float>;
-
-// A well mixed number for each index (the finalizer of SplitMix64).
-uint64_t Mix(uint64_t seed, uint64_t index) {
-  uint64_t x = seed * 0x9e3779b97f4a7c15 + index * 0xd1342543de82ef95 + 1;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// Returns a number of [-1, 1) times a power of 2 from 2^-11 to 1.
-float UsualValue(uint64_t mixed) {
-  const float unit = static_cast<float>(static_cast<int32_t>(mixed >> 32)) * 0x1p-31F;
-  return std::ldexp(unit, -static_cast<int>(mixed % 12));
-}
-
-constexpr float kFiniteValues[] = {0.0F,
-                                   -0.0F,
-                                   Limits::denorm_min(),
-                                   -Limits::denorm_min(),
-                                   0x1p-127F,
-                                   -0x1.8p-130F,
-                                   Limits::min(),
-                                   -Limits::min(),
-                                   0x1p-63F,
-                                   -0x1p-75F,
-                                   1.0F,
-                                   -1.0F,
-                                   0x1p20F,
-                                   -0x1p20F};
-constexpr size_t kFiniteCount = sizeof(kFiniteValues) / sizeof(float);
-constexpr float kWildValues[] = {0x1p50F,
-                                 -0x1p50F,
-                                 Limits::max(),
-                                 -Limits::max(),
-                                 Limits::infinity(),
-                                 -Limits::infinity(),
-                                 Limits::quiet_NaN()};
-constexpr size_t kWildCount = sizeof(kWildValues) / sizeof(float);
-
-float GradientOf(TrialValues values, uint64_t mixed) {
-  const uint64_t kind = (mixed >> 20) % 64;
-  if (values != TrialValues::kUsual && kind < kFiniteCount) return kFiniteValues[kind];
-  // Rare, because they spoil an element for all later updates.
-  if (values == TrialValues::kSpecial && kind < kFiniteCount + kWildCount) {
-    return kWildValues[kind - kFiniteCount];
-  }
-  return UsualValue(mixed);
-}
-
-float WeightOf(TrialValues values, uint64_t mixed) {
-  const uint64_t kind = (mixed >> 20) % 64;
-  if (values == TrialValues::kSpecial && kind < kFiniteCount) return kFiniteValues[kind];
-  return UsualValue(mixed);
-}
-
-uint32_t BitsOf(float value) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof(bits));
-  return bits;
-}
-
-bool SameBits(float a, float b) {
-  return BitsOf(a) == BitsOf(b) || (std::isnan(a) && std::isnan(b));
+// Returns a first weight: finite, whatever the gradients are.
+float WeightOf(TrialValues gradients, uint64_t mixed) {
+  return TrialValue(gradients == TrialValues::kSpecial ? TrialValues::kFinite : TrialValues::kUsual,
+                    mixed);
 }
 
 }  // namespace
@@ -127,7 +66,7 @@ void TrialArrays::Begin(const Trial& trial, const TrialPlacement& place) {
     std::memset(Own(array), 0, trial_.n * sizeof(float));
   }
   for (size_t i = 0; i < trial_.n; ++i) {
-    Own(kWeights)[i] = WeightOf(trial_.values, Mix(trial_.seed, i));
+    Own(kWeights)[i] = WeightOf(trial_.values, MixedNumber(trial_.seed, i));
   }
   const size_t bytes = trial_.parameters.size() * sizeof(double);
   const GuardedArray& room = numbers_[1];
@@ -136,7 +75,7 @@ void TrialArrays::Begin(const Trial& trial, const TrialPlacement& place) {
 
 void TrialArrays::SetUpdate(uint64_t index) {
   for (size_t i = 0; i < trial_.n; ++i) {
-    Own(kGradients)[i] = GradientOf(trial_.values, Mix(trial_.seed + index + 1, i));
+    Own(kGradients)[i] = TrialValue(trial_.values, MixedNumber(trial_.seed + index + 1, i));
   }
   const eps_updater_step step = {trial_.first_update + index, trial_.lr, trial_.weight_decay,
                                  trial_.grad_scale};

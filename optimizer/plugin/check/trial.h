@@ -9,7 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "optimizer/plugin/check/guarded_array.h"
+#include "base/plugin/check/guarded_array.h"
+#include "base/plugin/check/trial_values.h"
 #include "optimizer/plugin/eps_updater.h"
 #include "optimizer/plugin/updater_plugin.h"
 
@@ -17,17 +18,8 @@ namespace eps {
 
 // The most elements of a trial.
 inline constexpr size_t kMostTrialElements = 4096 + 3;
-// The callers that may call a plug-in at once, each with its own number below this one.
-inline constexpr size_t kTrialCallers = 4;
 // Gradients, weights and the fields.
 inline constexpr size_t kMostTrialArrays = 2 + EPS_UPDATER_MAX_FIELDS;
-
-// The values of gradients and first weights.
-enum class TrialValues {
-  kUsual,    // small
-  kFinite,   // any gradient of at most 2^20, denormals and zeros among them
-  kSpecial,  // also 2^50, infinities and NaN
-};
 
 // Some updates of some elements, whose fields are 0 at first. The same trial always has the same
 // numbers.
@@ -36,7 +28,7 @@ struct Trial {
   uint64_t seed = 0;
   uint64_t updates = 3;
   uint64_t first_update = 1;
-  TrialValues values = TrialValues::kUsual;
+  TrialValues values = TrialValues::kUsual;  // of the gradients
   double lr = 1e-3;
   double weight_decay = 0.01;
   float grad_scale = 0.5F;

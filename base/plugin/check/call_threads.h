@@ -1,5 +1,5 @@
-#ifndef EPS_OPTIMIZER_PLUGIN_CHECK_CALL_THREADS_H_
-#define EPS_OPTIMIZER_PLUGIN_CHECK_CALL_THREADS_H_
+#ifndef EPS_BASE_PLUGIN_CHECK_CALL_THREADS_H_
+#define EPS_BASE_PLUGIN_CHECK_CALL_THREADS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -36,4 +36,4 @@ class CallThreads {
 
 }  // namespace eps
 
-#endif  // EPS_OPTIMIZER_PLUGIN_CHECK_CALL_THREADS_H_
+#endif  // EPS_BASE_PLUGIN_CHECK_CALL_THREADS_H_

@@ -1,4 +1,4 @@
-#include "optimizer/plugin/check/call_threads.h"
+#include "base/plugin/check/call_threads.h"
 
 #include <chrono>
 

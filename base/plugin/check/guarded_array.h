@@ -1,5 +1,5 @@
-#ifndef EPS_OPTIMIZER_PLUGIN_CHECK_GUARDED_ARRAY_H_
-#define EPS_OPTIMIZER_PLUGIN_CHECK_GUARDED_ARRAY_H_
+#ifndef EPS_BASE_PLUGIN_CHECK_GUARDED_ARRAY_H_
+#define EPS_BASE_PLUGIN_CHECK_GUARDED_ARRAY_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -35,4 +35,4 @@ class GuardedArray {
 
 }  // namespace eps
 
-#endif  // EPS_OPTIMIZER_PLUGIN_CHECK_GUARDED_ARRAY_H_
+#endif  // EPS_BASE_PLUGIN_CHECK_GUARDED_ARRAY_H_

@@ -1,4 +1,4 @@
-#include "optimizer/plugin/check/guarded_array.h"
+#include "base/plugin/check/guarded_array.h"
 
 #include <sys/mman.h>
 #include <unistd.h>
