@@ -18,7 +18,10 @@
 #include "base/exit_code.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/status_macros.h"
+#include "cli/commands/plugin/codec_plugin.h"
+#include "cli/launch/plugin/chosen_plugin.h"
 #include "compression/codec.h"
+#include "compression/plugin/check/check_child.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -261,7 +264,13 @@ absl::StatusOr<RoundtripSummary> RoundtripFile(const RoundtripOptions& options) 
 }
 
 absl::Status RunCodec(const std::vector<std::string>& arguments) {
-  CLI::App app{"Lists codecs and tries them on a file; needs no server or worker.", "eps codec"};
+  if (!arguments.empty() && arguments[0] == kPluginChild) {
+    RunCodecCheckChild({arguments.begin() + 1, arguments.end()});
+  }
+  CLI::App app{
+      "Lists codecs and tries them on a file; begins, describes and checks a plug-in codec. Needs "
+      "no server or worker.",
+      "eps codec"};
   app.require_subcommand(1);
   CLI::App* const list = app.add_subcommand("list", "the codecs of this build");
   bool json = false;
@@ -280,6 +289,7 @@ absl::Status RunCodec(const std::vector<std::string>& arguments) {
       "maximum elements of a chunk (default: as in a job; for topk the whole tensor)");
   roundtrip->add_option("IN", options.in, "the values")->required();
   roundtrip->add_option("OUT", options.out, "the new file")->required();
+  const CodecPluginCommands plugin(&app);
   EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
   if (!help.empty()) {
     std::fputs(help.c_str(), stdout);
@@ -289,6 +299,7 @@ absl::Status RunCodec(const std::vector<std::string>& arguments) {
     std::fputs((json ? CodecTableJson() : CodecTableText()).c_str(), stdout);
     return absl::OkStatus();
   }
+  if (plugin.parsed()) return plugin.Run();
   EPS_RETURN_IF_ERROR(ParseAxis(axis, &options.axis));
   EPS_RETURN_IF_ERROR(ParseShape(shape, &options));
   return RunRoundtrip(options);

@@ -2,7 +2,8 @@
 #define EPS_CLI_COMMANDS_CODEC_H_
 
 // `eps codec {list,roundtrip}` lists the codecs, and encodes and decodes a file of numbers
-// (docs/reference/codec_command.md). Needs no servers and no model.
+// (docs/reference/codec_command.md). Needs no servers and no model. Those of plugin/codec_plugin.h
+// begin, describe and check a plug-in codec.
 
 #include <cstdint>
 #include <string>
@@ -15,7 +16,7 @@
 namespace eps {
 
 // Runs `eps codec` with the arguments after its name. InvalidArgument for malformed arguments;
-// other errors are those of RoundtripFile.
+// other errors are those of RoundtripFile and CodecPluginCommands::Run.
 absl::Status RunCodec(const std::vector<std::string>& arguments);
 
 // Return all registered codecs, by number, as a table or as a JSON array of objects.

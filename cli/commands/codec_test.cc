@@ -96,16 +96,20 @@ std::vector<float> InOneChunk(const std::string& name, Axis axis, uint32_t rows,
 
 TEST_F(CodecCommandTest, ListsEveryCodecForPeopleAndPrograms) {
   const std::vector<std::string> lines = absl::StrSplit(CodecTableText(), '\n', absl::SkipEmpty());
-  ASSERT_EQ(lines.size(), CodecNames().size() + 1);
+  std::vector<std::string> names = CodecNames();
+  // Those of shared objects are not listed.
+  ASSERT_TRUE(absl::StartsWith(names.back(), "plugin:"));
+  names.pop_back();
+  ASSERT_EQ(lines.size(), names.size() + 1);
   EXPECT_TRUE(absl::StartsWith(lines[0], "number  name"));
   const auto array = nlohmann::json::parse(CodecTableJson());
-  ASSERT_EQ(array.size(), CodecNames().size());
+  ASSERT_EQ(array.size(), names.size());
   int before = 0;
   for (size_t i = 0; i < array.size(); ++i) {
     const auto& object = array[i];
     const std::string name = object["name"];
     const std::string written = absl::StrCat(name, object["parameters"].get<std::string>());
-    EXPECT_EQ(written, CodecNames()[i]);
+    EXPECT_EQ(written, names[i]);
     EXPECT_GT(object["number"].get<int>(), before);
     before = object["number"];
     ASSERT_FALSE(object["examples"].empty());

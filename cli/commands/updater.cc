@@ -1,22 +1,14 @@
 #include "cli/commands/updater.h"
 
-#include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
-#include <utility>
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "base/config/app_arguments.h"
-#include "base/exit_code.h"
-#include "base/files/files.h"
-#include "base/folder.h"
-#include "base/plugin/names.h"
 #include "base/status_macros.h"
+#include "cli/commands/plugin/plugin_command.h"
 #include "cli/launch/planned_run.h"
 #include "cli/launch/plugin/chosen_plugin.h"
 #include "nlohmann/json.hpp"
@@ -30,45 +22,12 @@
 namespace eps {
 namespace {
 
-namespace fs = std::filesystem;
-
 // The name of the template, which a new updater replaces with its own.
 constexpr char kTemplateName[] = "rmsprop";
-
-// Creates the folder, or accepts an empty one.
-absl::Status PrepareFolder(const std::string& out) {
-  std::error_code error;
-  if (fs::is_directory(out, error) && !fs::is_empty(out, error)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("--out=", out, ": the folder is not empty; name a new one"));
-  }
-  return CreateFolder(out);
-}
-
-PluginCheckOptions OptionsOf(double deadline_seconds) {
-  PluginCheckOptions options = ChildOfEps();
-  options.deadline = std::chrono::milliseconds(static_cast<int64_t>(deadline_seconds * 1000));
-  return options;
-}
+constexpr char kCommand[] = "updater";
 
 std::string FieldsText(const PluginReport& report) {
   return report.fields.empty() ? "none" : absl::StrJoin(report.fields, ", ");
-}
-
-const char* TextOf(PluginCheck::Outcome outcome) {
-  switch (outcome) {
-    case PluginCheck::Outcome::kPassed:
-      return "ok";
-    case PluginCheck::Outcome::kFailed:
-      return "failed";
-    case PluginCheck::Outcome::kNotRun:
-      return "not run";
-  }
-  return "?";
-}
-
-nlohmann::ordered_json JsonOf(const PluginRate& rate) {
-  return {{"least", rate.least}, {"median", rate.median}, {"most", rate.most}};
 }
 
 // Returns how many times the bytes of the device's updater one thread has processed: the plug-in
@@ -89,36 +48,20 @@ absl::StatusOr<std::optional<DeviceUpdater>> FindDevice(const std::string& name)
 absl::Status RunCheck(const std::string& path, double deadline, const std::string& hardware,
                       bool json) {
   EPS_ASSIGN_OR_RETURN(const std::optional<DeviceUpdater> device, FindDevice(hardware));
-  EPS_ASSIGN_OR_RETURN(const PluginReport report, CheckPlugin(path, OptionsOf(deadline)));
+  EPS_ASSIGN_OR_RETURN(const PluginReport report,
+                       CheckPlugin(path, ChildOfCommand(kCommand, deadline)));
   std::fputs((json ? CheckJson(report, device) : CheckText(report, device)).c_str(), stdout);
-  if (report.ok()) return absl::OkStatus();
-  for (const PluginCheck& check : report.checks) {
-    if (check.outcome != PluginCheck::Outcome::kFailed) continue;
-    return WithExitCode(
-        absl::FailedPreconditionError(absl::StrCat(path, ": updater ", report.name, " fails check ",
-                                                   check.name, ": ", check.finding)),
-        ExitCode::kDifferent);
-  }
-  return absl::InternalError("a report without a finding is not ok");
+  return StatusOfChecks(path, absl::StrCat("updater ", report.name), report.checks);
 }
 
 }  // namespace
 
 absl::Status WriteNewUpdater(const std::string& name, const std::string& out) {
-  if (!IsPluginName(name)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, ": expected 1 to 63 of a-z, 0-9 and _, beginning with a letter"));
-  }
-  EPS_RETURN_IF_ERROR(PrepareFolder(out));
-  const std::pair<std::string, const char*> files[] = {{name + ".c", kUpdaterC},
-                                                       {"Makefile", kUpdaterMakefile},
-                                                       {"README.md", kUpdaterReadme},
-                                                       {"eps_updater.h", kEpsUpdaterH}};
-  for (const auto& [file, text] : files) {
-    EPS_RETURN_IF_ERROR(WriteSynced(absl::StrCat(out, "/", file),
-                                    absl::StrReplaceAll(text, {{kTemplateName, name}})));
-  }
-  return absl::OkStatus();
+  return WriteNewPlugin(name, out, kTemplateName,
+                        {{name + ".c", kUpdaterC},
+                         {"Makefile", kUpdaterMakefile},
+                         {"README.md", kUpdaterReadme},
+                         {"eps_updater.h", kEpsUpdaterH}});
 }
 
 std::string DescriptionText(const PluginReport& report) {
@@ -133,21 +76,17 @@ std::string DescriptionText(const PluginReport& report) {
 }
 
 std::string CheckText(const PluginReport& report, const std::optional<DeviceUpdater>& device) {
-  std::string text = absl::StrCat("updater ", report.name, ", sha256 ", report.sha256, "\n");
-  for (const PluginCheck& check : report.checks) {
-    absl::StrAppendFormat(&text, "%-11s %s%s%s\n", check.name, TextOf(check.outcome),
-                          check.finding.empty() ? "" : ": ", check.finding);
-  }
+  std::string text = absl::StrCat("updater ", report.name, ", sha256 ", report.sha256, "\n",
+                                  ChecksText(report.checks));
   if (report.speed.has_value()) {
     const PluginSpeed& s = *report.speed;
-    absl::StrAppendFormat(
-        &text,
-        "speed       %.3g elements/s on one thread, %d bytes each: %.2f GB/s (%.2f to %.2f)\n"
-        "            a loop that only moves these bytes: %.2f GB/s (%.2f to %.2f)\n"
-        "            ratio %.2f (%.2f to %.2f)\n",
-        s.update.median * 1e9 / static_cast<double>(s.bytes_per_element), s.bytes_per_element,
-        s.update.median, s.update.least, s.update.most, s.plain.median, s.plain.least, s.plain.most,
-        s.ratio.median, s.ratio.least, s.ratio.most);
+    absl::StrAppendFormat(&text,
+                          "speed       %.3g elements/s on one thread, %d bytes each: %s\n"
+                          "            a loop that only moves these bytes: %s\n"
+                          "            ratio %.2f (%.2f to %.2f)\n",
+                          s.update.median * 1e9 / static_cast<double>(s.bytes_per_element),
+                          s.bytes_per_element, RateText(s.update), RateText(s.plain),
+                          s.ratio.median, s.ratio.least, s.ratio.most);
     if (device.has_value()) {
       absl::StrAppendFormat(
           &text, "            %.2f times the updater of %s, which reads %.2f GB/s\n",
@@ -168,17 +107,14 @@ std::string CheckJson(const PluginReport& report, const std::optional<DeviceUpda
     object["parameters"].push_back(
         {{"name", p.name}, {"usual", p.usual}, {"least", p.least}, {"most", p.most}});
   }
-  for (const PluginCheck& check : report.checks) {
-    object["checks"].push_back(
-        {{"name", check.name}, {"outcome", TextOf(check.outcome)}, {"finding", check.finding}});
-  }
+  object["checks"] = ChecksJson(report.checks);
   if (report.speed.has_value()) {
     const PluginSpeed& s = *report.speed;
     object["speed"] = {{"elements", s.elements},
                        {"bytes_per_element", s.bytes_per_element},
-                       {"update_gb_per_s", JsonOf(s.update)},
-                       {"plain_gb_per_s", JsonOf(s.plain)},
-                       {"ratio", JsonOf(s.ratio)}};
+                       {"update_gb_per_s", RateJson(s.update)},
+                       {"plain_gb_per_s", RateJson(s.plain)},
+                       {"ratio", RateJson(s.ratio)}};
     if (device.has_value()) {
       object["device"] = {{"hardware", device->hardware},
                           {"updater_gb_per_s", device->bytes_per_second / 1e9},
@@ -219,7 +155,8 @@ absl::Status RunUpdater(const std::vector<std::string>& arguments) {
   }
   if (check->parsed()) return RunCheck(file, deadline, hardware, json);
   if (show->parsed()) {
-    EPS_ASSIGN_OR_RETURN(const PluginReport report, DescribePlugin(file, OptionsOf(deadline)));
+    EPS_ASSIGN_OR_RETURN(const PluginReport report,
+                         DescribePlugin(file, ChildOfCommand(kCommand, deadline)));
     std::fputs(DescriptionText(report).c_str(), stdout);
     return absl::OkStatus();
   }

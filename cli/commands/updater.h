@@ -20,9 +20,7 @@ namespace eps {
 absl::Status RunUpdater(const std::vector<std::string>& arguments);
 
 // Writes an updater that works as it is into the folder `out`: NAME.c, eps_updater.h, Makefile and
-// README.md. Creates the folder and those above it. InvalidArgument if `name` is no name of the
-// interface; AlreadyExists if the folder is not empty, or is a file; otherwise the errors of
-// base/files.
+// README.md. Errors as WriteNewPlugin (plugin/plugin_command.h).
 absl::Status WriteNewUpdater(const std::string& name, const std::string& out);
 
 // The updater of a storage device, to compare a plug-in with.
