@@ -21,10 +21,10 @@ constexpr std::chrono::seconds kLockPatience{10};
 
 std::string DeviceName(size_t drive) { return absl::StrCat("csd-", drive); }
 
-absl::StatusOr<DeviceCoreOptions> OptionsOf(Disk* host, const std::string& folder, size_t drive) {
+absl::StatusOr<FileDeviceOptions> OptionsOf(Disk* host, const std::string& folder, size_t drive) {
   const std::string medium = JobDevices::MediumIn(folder);
   EPS_ASSIGN_OR_RETURN(const std::unique_ptr<AsyncFile> file, host->Open(medium));
-  return DeviceCoreOptions{DeviceName(drive), medium, file->size(), 0};
+  return FileDeviceOptions{DeviceName(drive), medium, file->size(), 0};
 }
 
 }  // namespace
@@ -105,7 +105,7 @@ absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::OpenForReading(
   std::shared_ptr<JobDevices> devices(new JobDevices(folders));
   devices->pool_ = std::make_unique<ThreadPool>(1);
   for (size_t drive = 0; drive < folders.size(); ++drive) {
-    EPS_ASSIGN_OR_RETURN(const DeviceCoreOptions options, OptionsOf(host, folders[drive], drive));
+    EPS_ASSIGN_OR_RETURN(const FileDeviceOptions options, OptionsOf(host, folders[drive], drive));
     EPS_ASSIGN_OR_RETURN(devices->locks_.emplace_back(),
                          TakeLockWithin(host, options.path + ".lock", kLockPatience));
     EPS_ASSIGN_OR_RETURN(

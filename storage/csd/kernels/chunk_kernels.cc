@@ -10,25 +10,19 @@
 #include "compression/codec.h"
 #include "optimizer/reduced_gradient.h"
 #include "optimizer/update_request.h"
+#include "storage/csd/kernels/kernel_checks.h"
 #include "storage/cuts/extents/extent_seals.h"
 #include "storage/disk/block_bytes.h"
 
 namespace eps::csd {
 namespace {
 
-// Errors name the device's memory; the host names its files.
-constexpr char kHere[] = "device memory";
-
 // Returns the gradient, which lies in `bytes`, after its check.
 absl::StatusOr<std::shared_ptr<const EncodedChunk>> OpenGradient(const UpdateKernel& kernel,
                                                                  const Chunk& chunk,
                                                                  absl::Span<const uint8_t> bytes) {
-  const uint32_t found = CrcOf(bytes.data(), bytes.size());
-  if (found != kernel.gradient_crc32c) {
-    return absl::DataLossError(absl::StrCat("the gradient of chunk ", chunk.id.value(),
-                                            " in device memory: CRC32C ", kernel.gradient_crc32c,
-                                            " expected, ", found, " found"));
-  }
+  EPS_RETURN_IF_ERROR(
+      CheckGradient(chunk.id, kernel.gradient_crc32c, CrcOf(bytes.data(), bytes.size())));
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(kernel.gradient_codec));
   return codec->Open(chunk, Axis::kRow, Bytes::Borrow(bytes), Content::kWeights);
 }
@@ -36,11 +30,8 @@ absl::StatusOr<std::shared_ptr<const EncodedChunk>> OpenGradient(const UpdateKer
 // Returns a slice of the memory, which is for something of a chunk.
 absl::StatusOr<absl::Span<uint8_t>> Slice(absl::Span<uint8_t> memory, uint64_t at, uint64_t bytes,
                                           ChunkId chunk) {
-  if (at <= memory.size() && bytes <= memory.size() - at) {
-    return memory.subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("kernel for chunk ", chunk.value(), ": ", bytes,
-                                                 " bytes at ", at, " of ", memory.size()));
+  EPS_RETURN_IF_ERROR(CheckFits(chunk, at, bytes, memory.size()));
+  return memory.subspan(static_cast<size_t>(at), static_cast<size_t>(bytes));
 }
 
 }  // namespace
@@ -53,12 +44,9 @@ absl::StatusOr<std::unique_ptr<KernelRunner>> ChunkKernels::New(JobSpec spec,
   return kernels;
 }
 
-struct ChunkKernels::Found {
-  const Chunk* chunk = nullptr;
-  ExtentSeals seals;          // of this chunk alone
+struct ChunkKernels::Found : KernelChunk {
   uint8_t* memory = nullptr;  // of its area
 
-  const ExtentLayout::Area& area() const { return seals.layout().area(0); }
   ChunkArrays arrays() const {
     return {reinterpret_cast<float*>(memory), area().stride_bytes / sizeof(float), nullptr};
   }
@@ -66,29 +54,15 @@ struct ChunkKernels::Found {
   absl::StatusOr<ExtentFooter> Check(uint32_t slot, ExtentSeals::Part part, Version expected,
                                      uint32_t crc32c) const {
     EPS_ASSIGN_OR_RETURN(const ExtentFooter footer, seals.Check(slot, 0, part, memory));
-    if (footer.crc32c == crc32c) return footer;
-    return seals.Damaged(
-        slot, 0,
-        absl::StrCat("version ", expected.value(), " as written last expected, version ",
-                     footer.version.value(), " found"));
+    return CheckWritten(slot, footer, expected, crc32c);
   }
 };
 
 absl::StatusOr<ChunkKernels::Found> ChunkKernels::Find(const ChunkInMemory& chunk,
                                                        absl::Span<uint8_t> memory) const {
-  const uint32_t id = chunk.chunk.value();
-  if (id >= chunks_.chunks().size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("kernel for chunk ", id, ": the job has ", chunks_.chunks().size()));
-  }
-  Found found = {&chunks_.chunk(chunk.chunk),
-                 ExtentSeals(ExtentLayout(chunks_, {chunk.chunk}, compute_->arrays(),
-                                          /*residual_bytes=*/0, spec_.training.parts),
-                             chunk.nonce, {kHere})};
-  EPS_ASSIGN_OR_RETURN(const absl::Span<uint8_t> area,
-                       Slice(memory, chunk.at, found.area().bytes(), chunk.chunk));
-  found.memory = area.data();
-  return found;
+  EPS_ASSIGN_OR_RETURN(KernelChunk found,
+                       FindChunk(spec_, chunks_, compute_->arrays(), chunk, memory.size()));
+  return Found{std::move(found), memory.data() + chunk.at};
 }
 
 absl::StatusOr<std::string> ChunkKernels::Run(absl::string_view kernel,
@@ -130,15 +104,8 @@ absl::StatusOr<ChunkKernels::Opened> ChunkKernels::Open(const UpdateKernel& kern
                                    kernel.from_crc32c));
   EPS_ASSIGN_OR_RETURN(std::shared_ptr<const EncodedChunk> gradient,
                        OpenGradient(kernel, *found.chunk, encoded));
-  UpdateRequest request;
-  request.chunk = kernel.from.chunk;
-  request.from = kernel.from_version;
-  request.to = kernel.to;
+  UpdateRequest request = RequestOf(kernel, spec_);
   request.reduced = std::make_shared<GradientInMemory>(std::move(gradient));
-  request.parts = spec_.training.parts;
-  request.step = kernel.step;
-  request.trust_ratios = kernel.trust_ratios;
-  request.norm_scale = kernel.norm_scale;
   EPS_RETURN_IF_ERROR(ChunkCompute::CheckUpdate(*found.chunk, footer.version, request));
   return Opened{std::move(found), std::move(request)};
 }

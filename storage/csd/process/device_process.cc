@@ -27,7 +27,7 @@ absl::Span<const uint8_t> BytesOf(const std::string& text) {
 
 absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
     const DeviceProcessOptions& options, MemoryAccount* account) {
-  const DeviceCoreOptions& device = options.device;
+  const FileDeviceOptions& device = options.device;
   const std::string name = absl::StrCat(device.name, " (", device.path, ")");
   EPS_ASSIGN_OR_RETURN(
       std::unique_ptr<csd::Child> child,

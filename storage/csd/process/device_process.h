@@ -14,7 +14,7 @@
 #include "base/memory_account.h"
 #include "base/mutex.h"
 #include "storage/csd/device.h"
-#include "storage/csd/device_core.h"
+#include "storage/csd/file_device.h"
 #include "storage/csd/process/host_lanes.h"
 #include "storage/csd/process/host_link.h"
 #include "storage/csd/rates/device_rates.h"
@@ -25,7 +25,7 @@ namespace eps {
 // The settings of a DeviceProcess.
 struct DeviceProcessOptions {
   std::string program;  // the path of eps-csd
-  DeviceCoreOptions device;
+  FileDeviceOptions device;
   std::string job;     // the text of the spec of the job whose kernels it runs; empty for none
   std::string plugin;  // the path of the job's plug-in updater; empty for none
   // A device that needs longer for a command is killed.

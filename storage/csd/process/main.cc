@@ -25,6 +25,7 @@
 #include "base/status_macros.h"
 #include "optimizer/plugin/updater_plugin.h"
 #include "storage/csd/device_core.h"
+#include "storage/csd/file_device.h"
 #include "storage/csd/kernel_runner.h"
 #include "storage/csd/kernels/chunk_kernels.h"
 #include "storage/csd/process/device_pace.h"
@@ -56,7 +57,7 @@ absl::Status LoadPluginOf(const JobSpec& spec, const std::string& path) {
 
 // The device and what it works with.
 struct Parts {
-  Parts(const DeviceCoreOptions& options, const DeviceRates& rates, std::string plugin)
+  Parts(const FileDeviceOptions& options, const DeviceRates& rates, std::string plugin)
       : options(options), plugin(std::move(plugin)), pace(rates) {}
 
   absl::Status Open(const std::string& job) {
@@ -79,7 +80,7 @@ struct Parts {
         kSliceBytes);
   }
 
-  const DeviceCoreOptions options;
+  const FileDeviceOptions options;
   const std::string plugin;
   ThreadPool pool{1};
   MemoryAccount account;
@@ -124,7 +125,7 @@ void Serve(Parts* parts, const Start& first) {
 }
 
 absl::Status Run(const std::vector<std::string>& arguments) {
-  DeviceCoreOptions options;
+  FileDeviceOptions options;
   if (arguments.size() < 4 || arguments.size() > 6 ||
       !absl::SimpleAtoi(arguments[2], &options.media_bytes) ||
       !absl::SimpleAtoi(arguments[3], &options.dram_bytes)) {

@@ -9,7 +9,6 @@
 #include "base/checksum.h"
 #include "base/status_macros.h"
 #include "optimizer/chunk_compute.h"
-#include "storage/cuts/extents/extent_format.h"
 #include "storage/disk/block_bytes.h"
 #include "storage/disk/disk.h"
 
@@ -21,19 +20,6 @@ namespace format = extent_format;
 static_assert(format::kBlock == kDiskBlock);
 
 std::string Hex(uint64_t value) { return absl::StrCat(absl::Hex(value, absl::kZeroPad8)); }
-
-// Calls visit(piece, begin, size) for each piece of arrays [0, arrays) of an area.
-template <class Visitor>
-void ForEachPiece(const ExtentLayout::Area& area, size_t arrays, Visitor visit) {
-  uint32_t piece = 0;
-  for (size_t i = 0; i < arrays; ++i) {
-    const uint64_t begin = i * area.stride_bytes;
-    const uint64_t end = i + 1 == area.arrays ? area.data_bytes : begin + area.stride_bytes;
-    for (uint64_t at = begin; at < end; at += format::kCrcBytes) {
-      visit(piece++, at, std::min(end - at, format::kCrcBytes));
-    }
-  }
-}
 
 }  // namespace
 
@@ -52,7 +38,7 @@ ExtentLayout::ExtentLayout(const ChunkMap& chunks, absl::Span<const ChunkId> own
     area.arrays = area.chunk->frozen ? 1 : arrays;
     area.stride_bytes = ChunkArrays::Stride(area.chunk->elements) * sizeof(float);
     area.data_bytes = RoundUpTo(area.stride_bytes * area.arrays, format::kBlock);
-    ForEachPiece(area, area.arrays, [&](uint32_t, uint64_t, uint64_t) { ++area.pieces; });
+    area.ForEachPiece(area.arrays, [&](uint32_t, uint64_t, uint64_t) { ++area.pieces; });
     area.footer_bytes = RoundUpTo(
         format::footer::kTableAt + sizeof(uint32_t) * area.pieces + format::footer::kCrcBytesAtEnd,
         format::kBlock);
@@ -133,7 +119,7 @@ absl::StatusOr<ExtentFooter> ExtentSeals::Check(uint32_t slot, uint32_t index, P
   EPS_RETURN_IF_ERROR(CheckFooter(slot, index, footer));
   absl::Status damaged;
   const size_t arrays = part == Part::kAll ? area.arrays : part == Part::kWeights ? 1 : 0;
-  ForEachPiece(area, arrays, [&](uint32_t piece, uint64_t begin, uint64_t size) {
+  area.ForEachPiece(arrays, [&](uint32_t piece, uint64_t begin, uint64_t size) {
     if (!damaged.ok()) return;
     // The weights end at a block even if they are the only array.
     const auto expected =
@@ -195,7 +181,7 @@ ExtentFooter ExtentSeals::FillFooter(uint32_t slot, uint32_t index, Version vers
   StoreAt(footer + format::footer::kTermAt, term.value());
   StoreAt(footer + format::footer::kNonceAt, nonce_);
   StoreAt(footer + format::footer::kPiecesAt, area.pieces);
-  ForEachPiece(area, area.arrays, [&](uint32_t piece, uint64_t begin, uint64_t size) {
+  area.ForEachPiece(area.arrays, [&](uint32_t piece, uint64_t begin, uint64_t size) {
     // The padding may begin a piece of its own.
     const uint64_t from = std::min<uint64_t>(begin, arrays.size());
     const uint64_t present = std::min(size, arrays.size() - from);

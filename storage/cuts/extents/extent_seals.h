@@ -5,6 +5,7 @@
 // buffer is sealed before it is written, and checked after it has been read, on the host or in a
 // storage device.
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -18,6 +19,7 @@
 #include "base/ids.h"
 #include "base/job/layout/chunk_map.h"
 #include "storage/cuts/drives/drive_placement.h"
+#include "storage/cuts/extents/extent_format.h"
 
 namespace eps {
 
@@ -41,6 +43,18 @@ class ExtentLayout {
     uint64_t gradient_offset = 0;
 
     uint64_t bytes() const { return data_bytes + footer_bytes; }
+    // Calls visit(piece, begin, size) for each piece of the first so many arrays.
+    template <class Visitor>
+    void ForEachPiece(size_t of_arrays, Visitor visit) const {
+      uint32_t piece = 0;
+      for (size_t i = 0; i < of_arrays; ++i) {
+        const uint64_t begin = i * stride_bytes;
+        const uint64_t end = i + 1 == arrays ? data_bytes : begin + stride_bytes;
+        for (uint64_t at = begin; at < end; at += extent_format::kCrcBytes) {
+          visit(piece++, at, std::min(end - at, extent_format::kCrcBytes));
+        }
+      }
+    }
   };
 
   // `owned` is strictly ascending; `arrays` are those of a chunk that is not frozen;

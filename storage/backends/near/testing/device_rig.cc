@@ -30,7 +30,7 @@ DeviceRig::DeviceRig(const JobSpec& spec, const RigOptions& options) : options_(
 }
 
 std::unique_ptr<Device> DeviceRig::OpenDevice(const std::string& name, const JobSpec& spec) {
-  DeviceCoreOptions core = {name, "/medium-" + name, options_.media_bytes, options_.dram_bytes};
+  FileDeviceOptions core = {name, "/medium-" + name, options_.media_bytes, options_.dram_bytes};
   if (!options_.processes) {
     std::unique_ptr<DeviceCore> device =
         *DeviceCore::Open(core, host_.blocking(), &pool_, &account_);
