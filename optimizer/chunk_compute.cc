@@ -193,10 +193,11 @@ absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const Upda
                        ReductionPlan::Build(chunk, request.parts, request.inputs));
   Buffer tiles(plan.buffers() * ReductionPlan::kBufferElements * sizeof(float),
                MemoryKind::kScratch, account_);
-  // A single input is kept in its own encoding. A tier has to know that encoding.
+  // A single input is kept in its own encoding. A tier has to know that encoding, and take it.
   const EncodedChunk* const only = OnlyInput(request);
   const bool keep_input =
-      only != nullptr && (room_or_null == nullptr || CodecToKeep(chunk, *only) != nullptr);
+      only != nullptr && (room_or_null == nullptr ||
+                          (room_or_null->takes_codecs() && CodecToKeep(chunk, *only) != nullptr));
   const uint64_t sum_bytes = chunk.elements * sizeof(float);
   Buffer sum(keep_input || room_or_null != nullptr ? 0 : sum_bytes, MemoryKind::kContribution,
              account_);
@@ -233,11 +234,12 @@ absl::StatusOr<UpdateResult> ChunkCompute::Reduce(const Chunk& chunk, const Upda
 
 absl::StatusOr<ChunkCompute::Gathered> ChunkCompute::Gather(const Chunk& chunk,
                                                             const UpdateRequest& request,
+                                                            bool decodes,
                                                             absl::Span<uint8_t> into) const {
   std::shared_ptr<const EncodedChunk> reduced;  // outlives the plan
   EPS_ASSIGN_OR_RETURN(const ReductionPlan plan, PlanOf(chunk, request, {}, &reduced));
   const EncodedChunk* const only = reduced != nullptr ? reduced.get() : OnlyInput(request);
-  if (only != nullptr && CodecToKeep(chunk, *only) != nullptr) {
+  if (!decodes && only != nullptr && CodecToKeep(chunk, *only) != nullptr) {
     std::memcpy(into.data(), only->bytes().data(), only->bytes().size());
     return Gathered{only->codec(), only->bytes().size()};
   }
@@ -319,13 +321,19 @@ absl::StatusOr<UpdateResult> ChunkCompute::Update(const Chunk& chunk, const Upda
   return result;
 }
 
+std::unique_ptr<const PreparedUpdate> ChunkCompute::Prepare(const Chunk& chunk,
+                                                            const UpdateRequest& request,
+                                                            uint32_t segment) const {
+  GroupScalars group = ScalarsOf(chunk.segments[segment]);
+  if (!request.trust_ratios.empty()) group.trust_ratio = request.trust_ratios[segment];
+  return rule_->Prepare(request.step, group);
+}
+
 void ChunkCompute::UpdatePanel(const Chunk& chunk, const ReductionPlan& plan, const Panel& panel,
                                const UpdateRequest& request, const ChunkArrays& arrays,
                                float* tiles, float* gradient, const Encoders& encoders) const {
   const Segment& s = chunk.segments[panel.segment];
-  GroupScalars group = ScalarsOf(s);
-  if (!request.trust_ratios.empty()) group.trust_ratio = request.trust_ratios[panel.segment];
-  const std::unique_ptr<const PreparedUpdate> prepared = rule_->Prepare(request.step, group);
+  const std::unique_ptr<const PreparedUpdate> prepared = Prepare(chunk, request, panel.segment);
   const bool in_place = plan.InPlace(panel);
   if (!in_place) plan.Run(panel, tiles, gradient);
   const auto update = [&](const ElementRange& range) {

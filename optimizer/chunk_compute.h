@@ -87,10 +87,14 @@ class ChunkCompute {
     uint64_t bytes = 0;
   };
   // Writes the gradient that Update would use: a single contribution as it came, otherwise the sum
-  // in FP32. `into` is aligned for floats and has 4 bytes per element. REQUIRES inputs, or a
-  // reduced gradient in memory.
-  absl::StatusOr<Gathered> Gather(const Chunk& chunk, const UpdateRequest& request,
+  // in FP32; with `decodes`, in FP32 always. `into` is aligned for floats and has 4 bytes per
+  // element. REQUIRES inputs, or a reduced gradient in memory.
+  absl::StatusOr<Gathered> Gather(const Chunk& chunk, const UpdateRequest& request, bool decodes,
                                   absl::Span<uint8_t> into) const;
+  // Returns the rule with the numbers of a request and of one segment's parameter group. REQUIRES
+  // Updates::kHere.
+  std::unique_ptr<const PreparedUpdate> Prepare(const Chunk& chunk, const UpdateRequest& request,
+                                                uint32_t segment) const;
   // Measures the segments for their trust ratios. The sums have SquareSum's order, tile by tile.
   // REQUIRES what Update does, and an optimizer that adapts.
   absl::StatusOr<MeasureResult> Measure(const Chunk& chunk, const UpdateRequest& request,

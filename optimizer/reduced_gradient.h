@@ -57,6 +57,8 @@ class GradientRoom {
   // At least 4 bytes per element of the chunk, aligned for floats. During an update it begins with
   // the bytes of the gradient that is updated with.
   virtual absl::Span<uint8_t> memory() = 0;
+  // Returns whether a gradient may be kept in the codec of its contribution; otherwise in FP32.
+  virtual bool takes_codecs() const { return true; }
   // The memory begins with `size` bytes: the chunk's gradient in this codec. Returns its handle.
   // The tier stores the bytes before the operation completes. Call at most once.
   virtual std::shared_ptr<const ReducedGradient> Keep(const Codec* codec, size_t size) = 0;

@@ -22,13 +22,15 @@ double SecondsSince(Clock::time_point start) {
 class FileTier::Room final : public GradientRoom {
  public:
   // With a place for a reduction, without one for an update.
-  Room(absl::Span<uint8_t> memory, std::unique_ptr<GradientPlace> place_or_null)
-      : memory_(memory), place_or_null_(std::move(place_or_null)) {}
+  Room(absl::Span<uint8_t> memory, std::unique_ptr<GradientPlace> place_or_null,
+       bool takes_codecs = true)
+      : memory_(memory), place_or_null_(std::move(place_or_null)), takes_codecs_(takes_codecs) {}
 
   // Null unless a gradient was left here.
   const std::shared_ptr<const StoredGradient>& stored() const { return stored_; }
 
   absl::Span<uint8_t> memory() override { return memory_; }
+  bool takes_codecs() const override { return takes_codecs_; }
   std::shared_ptr<const ReducedGradient> Keep(const Codec* codec, size_t size) override {
     stored_ =
         std::make_shared<const StoredGradient>(std::move(place_or_null_), codec, memory_, size);
@@ -38,6 +40,7 @@ class FileTier::Room final : public GradientRoom {
  private:
   const absl::Span<uint8_t> memory_;
   std::unique_ptr<GradientPlace> place_or_null_;
+  const bool takes_codecs_;
   std::shared_ptr<const StoredGradient> stored_;
 };
 
@@ -69,7 +72,10 @@ void FileTier::Load(const std::shared_ptr<Running>& run, uint8_t* buffer) {
   const ChunkOp& op = *run->op;
   if (op.reduces) {
     std::unique_ptr<GradientPlace> place = gradients_->Take(op.index);
-    if (place != nullptr) run->room = std::make_unique<Room>(GradientIn(buffer), std::move(place));
+    if (place != nullptr) {
+      const bool takes_codecs = decoding_drives_.count(place->drive()) == 0;
+      run->room = std::make_unique<Room>(GradientIn(buffer), std::move(place), takes_codecs);
+    }
   }
   if (!op.reads.has_value()) return Compute(run);
   AsyncFile::Done loaded = in_flight_->Posted(

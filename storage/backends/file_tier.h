@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 
 #include "storage/backends/gradients/gradient_area.h"
 #include "storage/backends/in_flight.h"
@@ -24,6 +25,8 @@ class FileTier final : public Tier {
   // Call once, before any operation, if reduced gradients are to be stored. `gradients` must
   // outlive the tier; staging buffers have room for its largest place.
   void StoreGradients(GradientArea* gradients) { gradients_ = gradients; }
+  // The same, for a drive whose reduced gradients are to be stored in FP32.
+  void StoreDecoded(uint32_t drive) { decoding_drives_.insert(drive); }
 
   bool in_slots(uint32_t) const override { return true; }
   uint64_t state_bytes() const override { return 0; }
@@ -51,6 +54,7 @@ class FileTier final : public Tier {
   SlotFiles* const files_;
   InFlight* const in_flight_;
   GradientArea* gradients_ = nullptr;  // null if reduced gradients stay in memory
+  std::set<uint32_t> decoding_drives_;
 };
 
 }  // namespace eps::durable

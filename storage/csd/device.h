@@ -37,6 +37,9 @@ struct DeviceInfo {
   std::string name;  // for errors and metrics
   uint64_t media_bytes = 0;
   uint64_t dram_bytes = 0;
+  // Whether kernels decode gradients and encode weights. Otherwise both cross the host link in
+  // FP32.
+  bool has_codecs = true;
 };
 
 // Returns the error that a Device gives for a transfer of `bytes` that begins at `place`, or OK.

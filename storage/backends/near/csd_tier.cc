@@ -104,6 +104,12 @@ absl::Status CsdTier::Prepare(Device* device, uint32_t drive, const std::string&
                                      "or lower storage.csd.sets or training.chunk_elements"));
   }
   sets_[drive] = *std::move(sets);
+  if (!device->info().has_codecs) {
+    EPS_LOG_INFO("storage: device " << device->info().name
+                                    << " has no codecs: gradients and weights cross its link in "
+                                       "FP32, and the server encodes weights");
+    on_host_.StoreDecoded(drive);
+  }
   const uint64_t gradients = files_->layout().gradient_file_bytes(drive);
   if (!use_.gradients_in_memory || gradients == 0) return absl::OkStatus();
   const absl::Status there = disk_->CreateInMemory(GradientArea::PathIn(folder), gradients);
@@ -115,7 +121,7 @@ absl::Status CsdTier::Prepare(Device* device, uint32_t drive, const std::string&
 void CsdTier::Run(ChunkOp* op, RunDone done) {
   MemorySets* const sets = SetsOf(op->index);
   if (sets == nullptr) return on_host_.Run(op, std::move(done));
-  if (reads_.CanFetch(*op)) return reads_.Fetch(op, sets, std::move(done));
+  if (reads_.CanFetch(*op, *sets)) return reads_.Fetch(op, sets, std::move(done));
   if (op->update == nullptr && op->measure == nullptr) return on_host_.Run(op, std::move(done));
   auto run = std::make_shared<Running>();
   run->op = op;
@@ -211,8 +217,9 @@ void CsdTier::LoadGradient(const Update& run, const AsyncFile::Done& loaded) {
 void CsdTier::SendGradient(const Update& run, uint8_t* buffer, const AsyncFile::Done& loaded) {
   const Clock::time_point start = Clock::now();
   const Chunk& chunk = *run->area().chunk;
-  const absl::StatusOr<ChunkCompute::Gathered> gathered = compute_->Gather(
-      chunk, run->request(), absl::MakeSpan(buffer, chunk.elements * sizeof(float)));
+  const absl::StatusOr<ChunkCompute::Gathered> gathered =
+      compute_->Gather(chunk, run->request(), /*decodes=*/!run->device()->info().has_codecs,
+                       absl::MakeSpan(buffer, chunk.elements * sizeof(float)));
   run->seconds += std::chrono::duration<double>(Clock::now() - start).count();
   if (!gathered.ok()) {
     files_->staging()->Release(buffer);

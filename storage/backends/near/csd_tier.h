@@ -23,7 +23,8 @@ namespace eps::durable {
 
 // Keeps the state in slot files that lie in storage devices, and updates a chunk inside its device
 // (Smart-Infinity, section 4.1): the gradient goes down, new weights come up, encoded in the device
-// or in FP32, and the optimizer state never crosses the host link. Devices measure and check
+// or in FP32, and the optimizer state never crosses the host link. With a device without codecs,
+// gradients go down in FP32, too. Devices measure and check
 // chunks, too. A FileTier on the host does everything else, and all that concerns chunks on drives
 // without a device. The bits are those of every other tier.
 class CsdTier final : public Tier {

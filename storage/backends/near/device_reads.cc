@@ -95,8 +95,8 @@ void DeviceReads::Check(uint32_t slot, uint32_t index, MemorySets* sets, Tier::C
   });
 }
 
-bool DeviceReads::CanFetch(const ChunkOp& op) const {
-  if (!encode_ || op.read == nullptr) return false;
+bool DeviceReads::CanFetch(const ChunkOp& op, const MemorySets& sets) const {
+  if (!Encodes(*sets.device()) || op.read == nullptr) return false;
   const ExtentLayout::Area& area = files_->layout().area(op.index);
   return op.read->codec->MaxEncodedSize(*area.chunk, op.read->axis) <= RoomAfter(area);
 }
@@ -153,7 +153,7 @@ void DeviceReads::Encode(const ChunkInSet& in, Version version,
   auto encoding = std::make_shared<Encoding>();
   encoding->in = in;
   encoding->version = version;
-  bool fits = encode_;
+  bool fits = Encodes(*in.device());
   for (const UpdateRequest::Encode& each : encode) {
     fits = fits && each.codec->MaxEncodedSize(*in.area->chunk, each.axis) <= RoomAfter(*in.area);
   }

@@ -45,8 +45,8 @@ class DeviceReads {
   // Also passes on the seconds that the device or the host spent encoding.
   using EncodedDone = std::function<void(absl::StatusOr<std::vector<Bytes>>, double seconds)>;
 
-  // `encode` tells whether devices encode weights; otherwise they come up in FP32. All arguments
-  // must outlive the reads.
+  // `encode` tells whether devices that have codecs encode weights; otherwise they come up in FP32.
+  // All arguments must outlive the reads.
   DeviceReads(const ChunkCompute* compute, SlotFiles* files, InFlight* in_flight, DeviceDisk* disk,
               bool encode)
       : compute_(compute), files_(files), in_flight_(in_flight), disk_(disk), encode_(encode) {}
@@ -57,8 +57,8 @@ class DeviceReads {
 
   // Checks a whole chunk in a slot. DataLoss names file and offset.
   void Check(uint32_t slot, uint32_t index, MemorySets* sets, Tier::CheckDone done);
-  // Returns whether Fetch can carry out the operation.
-  bool CanFetch(const ChunkOp& op) const;
+  // Returns whether Fetch can carry out the operation in the device of these sets.
+  bool CanFetch(const ChunkOp& op, const MemorySets& sets) const;
   // Carries out an operation that encodes weights, as Tier::Run does. REQUIRES CanFetch.
   void Fetch(ChunkOp* op, MemorySets* sets, Tier::RunDone done);
   // Encodes the weights of a chunk that an update left in its set, and brings them up.
@@ -76,6 +76,7 @@ class DeviceReads {
  private:
   struct Encoding;
 
+  bool Encodes(const Device& device) const { return encode_ && device.info().has_codecs; }
   void EncodeNext(const std::shared_ptr<Encoding>& encoding);
   void BringUp(const std::shared_ptr<Encoding>& encoding,
                const absl::StatusOr<std::string>& answer);

@@ -12,7 +12,8 @@ struct DeviceUse {
   // Whether the reduced gradients of mode sealed wait in device memory, if it has room for all of
   // the device; otherwise on the medium.
   bool gradients_in_memory = false;
-  bool encodes_weights = true;  // whether devices encode weights; otherwise they come up in FP32
+  // Whether devices that have codecs encode weights; otherwise they come up in FP32.
+  bool encodes_weights = true;
   // Whether the FP32 weights of an update come from the medium, as in Smart-Infinity; otherwise
   // from device memory.
   bool reads_weights_back = false;
