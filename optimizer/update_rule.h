@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/chunk_map.h"
 #include "base/job/optimizers.h"
@@ -49,6 +50,9 @@ class PreparedUpdate {
   // Updates `n` elements in place, with the bits of UpdateRule::Run; `state.ld` is not used. The
   // calling thread must hold ScopedFlushDenormals.
   virtual void Run(size_t n, const float* grad, const TileState& state) const = 0;
+  // Returns the numbers as the struct of the rule's file has them, for devices that compute
+  // elsewhere. Empty for a plug-in.
+  virtual absl::Span<const uint8_t> scalars() const { return {}; }
 };
 
 // The steps of an optimizer that adapts, before a trust ratio scales them. Immutable, thread-safe.

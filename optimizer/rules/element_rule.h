@@ -6,8 +6,10 @@
 // registers NewElementRule<code> with them.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
+#include "absl/types/span.h"
 #include "base/job/optimizers.h"
 #include "base/numerics/flush_denormals.h"
 #include "optimizer/update_rule.h"
@@ -45,6 +47,9 @@ class ElementUpdate final : public PreparedUpdate {
     RuleTile tile = {1, n, grad, n, state, /*more_follow=*/true};
     tile.state.ld = n;
     run_(scalars_, tile);
+  }
+  absl::Span<const uint8_t> scalars() const override {
+    return {reinterpret_cast<const uint8_t*>(&scalars_), sizeof(scalars_)};
   }
 
  private:

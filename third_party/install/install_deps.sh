@@ -14,6 +14,8 @@ readonly packages=(
   libabsl-dev librocksdb-dev libgtest-dev libgmock-dev libhwy-dev liburing-dev libcli11-dev
   nlohmann-json3-dev libspdlog-dev libyaml-cpp-dev libre2-dev libxxhash-dev libbenchmark-dev
   prometheus-cpp-dev libmicrohttpd-dev libisal-dev libssl-dev libarchive-dev libseccomp-dev
+  # OpenCL, which programs load when they need it; pocl is the runtime for the CPU.
+  opencl-headers ocl-icd-libopencl1 pocl-opencl-icd
   # The tests of the source text.
   clang-format-14
 )

@@ -35,6 +35,7 @@ _LIBS = {
 _HEADER_ONLY = {
     "cli11": "/usr/include/CLI/CLI.hpp",
     "json": "/usr/include/nlohmann/json.hpp",
+    "opencl_headers": "/usr/include/CL/cl.h",
 }
 
 # Libraries missing from their pkg-config files.

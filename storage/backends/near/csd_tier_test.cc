@@ -26,7 +26,6 @@
 #include "storage/cuts/extents/extents.h"
 #include "storage/disk/block_bytes.h"
 #include "storage/disk/disk.h"
-#include "storage/disk/state_arena.h"
 #include "storage/testing/shard_under_test.h"
 
 namespace eps {
@@ -218,8 +217,7 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
   const JobSpec spec = InMode(Mode::kSealed, TinySyntheticSpec());
   RigOptions options;
   const bool encodes = std::get<1>(GetParam());
-  const bool in_memory = std::get<2>(GetParam());
-  options.gradients_in_memory = in_memory;
+  options.gradients_in_memory = std::get<2>(GetParam());
   options.processes = std::get<0>(GetParam());
   options.dram_bytes = kDramBytes;
   options.sets = 1;  // one update after the other
@@ -242,20 +240,7 @@ TEST_P(SmartUpdateBytesTest, StepMovesTheBytesOfThePaper) {
     ASSERT_TRUE(shard.Await(ReadRequest{chunk.id, Version(1), codec, Axis::kRow}).status.ok());
     const LinkBytes fetch = rig.link_bytes().Since(before).Since(update);
 
-    LinkBytes expected;
-    expected.Add(Link::kHost, Direction::kRead, Purpose::kWeights, encodes ? 2 * n : 4 * n);
-    if (options.reads_weights_back) {
-      expected.Add(Link::kMedia, Direction::kRead, Purpose::kWeights, 4 * n);
-    }
-    expected.Add(Link::kHost, Direction::kWritten, Purpose::kGradient, 4 * n);
-    if (!in_memory) expected.Add(Link::kMedia, Direction::kWritten, Purpose::kGradient, 4 * n);
-    for (const Link link : {Link::kInternal, Link::kMedia}) {
-      if (!in_memory) expected.Add(link, Direction::kRead, Purpose::kGradient, 4 * n);
-      for (const Direction direction : {Direction::kRead, Direction::kWritten}) {
-        expected.Add(link, direction, Purpose::kState, 12 * n);
-        expected.Add(link, direction, Purpose::kPadding, area.footer_bytes);
-      }
-    }
+    const LinkBytes expected = BytesOfStep(options, n, area.footer_bytes);
     EXPECT_TRUE(update == expected) << "chunk " << chunk.id.value() << " of " << n;
     // Without an update, weights come from the medium, and are checked where they are encoded.
     const uint64_t checked = 4 * n + area.footer_bytes;
@@ -428,19 +413,6 @@ class CsdTierFailureTest : public testing::Test {
     ASSERT_TRUE(shard_->status().ok()) << shard_->status();
     shard_->InitializeAll();
   }
-  // Flips a bit of the first chunk, which is in one of the two slots, one block after the begin of
-  // the file.
-  void Damage() {
-    const std::unique_ptr<StateArena> memory = *StateArena::New(kDiskBlock);
-    const absl::Span<uint8_t> block(reinterpret_cast<uint8_t*>(memory->floats()), kDiskBlock);
-    for (const char* slot : {"/csd-0/job/slot-0.eps", "/csd-0/job/slot-1.eps"}) {
-      const auto file = rig_->disk()->Open(slot);
-      ASSERT_TRUE(file.ok()) << file.status();
-      ASSERT_TRUE(ReadBlocking(file->get(), kDiskBlock, block).ok());
-      block[100] = static_cast<uint8_t>(block[100] ^ 1);
-      ASSERT_TRUE(WriteBlocking(file->get(), kDiskBlock, block).ok());
-    }
-  }
   const Chunk& chunk() const { return shard_->chunks().chunks().front(); }
   absl::Status Update() {
     return shard_
@@ -455,7 +427,7 @@ class CsdTierFailureTest : public testing::Test {
 
 TEST_F(CsdTierFailureTest, DamagedMediumNamesFileAndOffset) {
   Open(/*processes=*/false);
-  Damage();
+  rig_->FlipBitsOfFirstChunk();
   const absl::Status status = Update();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);
   EXPECT_THAT(status.message(), HasSubstr("/csd-0/job/slot-"));
@@ -467,7 +439,7 @@ TEST_F(CsdTierFailureTest, DamagedMediumNamesFileAndOffset) {
 // The device finds the damage when it encodes the weights for a fetch.
 TEST_F(CsdTierFailureTest, DamagedWeightsAreNotServed) {
   Open(/*processes=*/false);
-  Damage();
+  rig_->FlipBitsOfFirstChunk();
   const absl::Status status =
       shard_->Await(ReadRequest{chunk().id, Version(0), *FindCodec("bf16"), Axis::kRow}).status;
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);

@@ -29,7 +29,8 @@ struct RigOptions {
   // Each device in a process of its own, not in this one. The test's BUILD target has
   // //storage/csd/process:eps-csd as data.
   bool processes = false;
-  DeviceRates rates;  // of processes
+  bool opencl = false;  // OpenClDevices in this process
+  DeviceRates rates;    // of processes
   int devices = 2;
   uint64_t media_bytes = uint64_t{16} << 20;
   uint64_t dram_bytes = 0;  // 0: the host updates, and the devices are drives
@@ -43,6 +44,11 @@ struct RigOptions {
   bool gradients_in_memory = false;
   bool gradients_on_disk = true;
 };
+
+// Returns what the links carry in a step of a chunk of `n` elements in mode sealed, whose weights
+// come up in bf16 if devices encode them: a row SU of docs/guides/near_storage.md. REQUIRES AdamW
+// and whole blocks.
+LinkBytes BytesOfStep(const RigOptions& options, uint64_t n, uint64_t footer_bytes);
 
 // New devices, the disk that makes drives of them, and a backend's options over both. For
 // one thread.
@@ -62,6 +68,9 @@ class DeviceRig {
 
   const std::vector<std::unique_ptr<Device>>& devices() const { return devices_; }
   DeviceDisk* disk() const { return disk_.get(); }
+  // Flips a bit of the first chunk on the first device, in both slots: one block after the begin of
+  // each file. Expects success.
+  void FlipBitsOfFirstChunk() const;
   // Returns the bytes of all devices.
   LinkBytes link_bytes() const;
 
