@@ -11,6 +11,9 @@
 
 namespace eps {
 
+enum class CsdDriver { kEmulated, kOpenCl };
+template <>
+inline constexpr std::array<const char*, 2> kNames<CsdDriver> = {"emulated", "opencl"};
 enum class TransferHandler { kNaive, kHandover, kPipelined };
 template <>
 inline constexpr std::array<const char*, 3> kNames<TransferHandler> = {"naive", "handover",
@@ -24,6 +27,7 @@ inline constexpr std::array<const char*, 2> kNames<WeightsUp> = {"encoded", "fp3
 
 // The storage devices of a server.
 struct DevicesConfig {
+  CsdDriver driver = CsdDriver::kEmulated;
   uint32_t count = 0;                   // 0 means one on each drive, or one
   uint64_t dram = uint64_t{256} << 20;  // bytes, of each
   TransferHandler handler = TransferHandler::kPipelined;

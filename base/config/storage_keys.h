@@ -12,14 +12,18 @@ namespace eps {
 // Storage devices that update the state (docs/guides/near_storage.md).
 template <class V>
 void DeviceKeys(V* v, DevicesConfig* d) {
+  v->Key("storage.csd.driver", &d->driver, AnyValue(),
+         "Updates in the devices of storage.kind=csd: by emulated devices, each in a process of "
+         "its own (eps-csd), or by the OpenCL devices of this machine, of which device i takes "
+         "number i modulo their number. Those have no codecs: gradients and weights cross their "
+         "links in FP32.");
   v->Key("storage.csd.devices", &d->count, AnyValue(),
-         "Devices of a server with storage.kind=csd, each an emulated one in a process of its own "
-         "(eps-csd) with a medium in storage.path, or in the first so many folders of "
-         "storage.drives, whose other folders are drives that the server updates itself; 0 means "
-         "one in each folder of storage.drives, or one in all.");
+         "Devices of a server with storage.kind=csd, each with a medium in storage.path, or in the "
+         "first so many folders of storage.drives, whose other folders are drives that the server "
+         "updates itself; 0 means one in each folder of storage.drives, or one in all.");
   v->Key("storage.csd.dram", &d->dram, SizeText(),
-         "Memory of each device, for chunks that it updates. As devices are emulated, it is memory "
-         "of the server's machine.");
+         "Memory of each device, for chunks that it updates. That of emulated devices is memory of "
+         "the server's machine, and so is that of a CPU with storage.csd.driver=opencl.");
   v->Key(
       "storage.csd.handler", &d->handler, AnyValue(),
       "How a device moves chunks: each in one of storage.csd.sets sets of buffers, so that one is "
@@ -36,7 +40,8 @@ void DeviceKeys(V* v, DevicesConfig* d) {
          "medium if storage.csd.dram has no room for all of them.");
   v->Key("storage.csd.weights_up", &d->weights_up, AnyValue(),
          "How weights leave a device: in the codec that workers fetch (encoded), or in fp32, which "
-         "its server encodes, as in Smart-Infinity.");
+         "its server encodes, as in Smart-Infinity. Devices of storage.csd.driver=opencl send fp32 "
+         "in any case.");
   v->Key("storage.csd.rates", &d->rates, AnyValue(),
          "Makes emulated devices as slow as real ones: the storage of a description of machines, a "
          "file or a name as for `eps plan --hardware`. Empty: as fast as this machine.");

@@ -64,6 +64,12 @@ absl::StatusOr<uint64_t> LogSteps(const StorageConfig& storage, uint64_t cut_ste
 // Gives the devices the rates of the storage that a description of machines has.
 absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
   if (config.rates.empty()) return absl::OkStatus();
+  if (config.driver != CsdDriver::kEmulated) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("storage.csd.rates=", config.rates, " slows emulated devices down, and those ",
+                     "of storage.csd.driver=", NameOf(config.driver),
+                     " are as fast as they are: leave storage.csd.rates out"));
+  }
   EPS_ASSIGN_OR_RETURN(const planner::StorageDevices storage, ReadUpdatingStorage(config.rates));
   const auto scaled = [&](planner::BytesPerSecond rate) {
     return std::isfinite(rate.value()) ? rate.value() / config.rate_scale : 0;
@@ -77,7 +83,11 @@ absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
 
 absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config, const std::string& plugin) {
   DeviceSettings devices;
-  EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
+  if (config.driver == CsdDriver::kEmulated) {
+    EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
+  } else {
+    devices.driver = DeviceDriver::kOpenCl;
+  }
   devices.plugin = plugin;
   devices.count = config.count;
   devices.dram_bytes = config.dram;

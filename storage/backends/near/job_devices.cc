@@ -8,6 +8,7 @@
 #include "base/status_macros.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/file_table.h"
+#include "storage/csd/opencl/opencl_device.h"
 #include "storage/csd/process/device_process.h"
 #include "storage/csd/process/host_link.h"
 #include "storage/cuts/job_folders.h"
@@ -83,6 +84,15 @@ absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::Start(
     Disk* host, const JobSpec& spec, const std::vector<std::string>& folders,
     const DeviceSettings& settings, MemoryAccount* account) {
   std::shared_ptr<JobDevices> devices(new JobDevices(folders));
+  const auto start = settings.driver == DeviceDriver::kOpenCl ? &JobDevices::OpenClDevices
+                                                              : &JobDevices::StartProcesses;
+  EPS_RETURN_IF_ERROR((devices.get()->*start)(host, spec, settings, account));
+  EPS_RETURN_IF_ERROR(devices->OpenDisk(host));
+  return devices;
+}
+
+absl::Status JobDevices::StartProcesses(Disk* host, const JobSpec& spec,
+                                        const DeviceSettings& settings, MemoryAccount* account) {
   DeviceProcessOptions options;
   options.program = settings.program;
   options.job = spec.ToText();
@@ -91,13 +101,32 @@ absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::Start(
   options.lost = settings.lost;
   options.rates = settings.rates;
   options.link_or_null = std::make_shared<csd::HostLink>(settings.host_rates);
-  for (size_t drive = 0; drive < folders.size(); ++drive) {
-    EPS_ASSIGN_OR_RETURN(options.device, OptionsOf(host, folders[drive], drive));
+  for (size_t drive = 0; drive < folders_.size(); ++drive) {
+    EPS_ASSIGN_OR_RETURN(options.device, OptionsOf(host, folders_[drive], drive));
     options.device.dram_bytes = settings.dram_bytes;
-    EPS_ASSIGN_OR_RETURN(devices->devices_.emplace_back(), DeviceProcess::Start(options, account));
+    EPS_ASSIGN_OR_RETURN(devices_.emplace_back(), DeviceProcess::Start(options, account));
   }
-  EPS_RETURN_IF_ERROR(devices->OpenDisk(host));
-  return devices;
+  return absl::OkStatus();
+}
+
+absl::Status JobDevices::OpenClDevices(Disk* host, const JobSpec& spec,
+                                       const DeviceSettings& settings, MemoryAccount* account) {
+  // A kernel may wait for others of its device, and transfers for none.
+  pool_ = std::make_unique<ThreadPool>((settings.use.sets + 1) * folders_.size());
+  for (size_t drive = 0; drive < folders_.size(); ++drive) {
+    EPS_ASSIGN_OR_RETURN(FileDeviceOptions options, LockMedium(host, drive));
+    options.dram_bytes = settings.dram_bytes;
+    EPS_ASSIGN_OR_RETURN(devices_.emplace_back(),
+                         OpenClDevice::Open(options, drive, spec, host, pool_.get(), account));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<FileDeviceOptions> JobDevices::LockMedium(Disk* host, size_t drive) {
+  EPS_ASSIGN_OR_RETURN(FileDeviceOptions options, OptionsOf(host, folders_[drive], drive));
+  EPS_ASSIGN_OR_RETURN(locks_.emplace_back(),
+                       TakeLockWithin(host, options.path + ".lock", kLockPatience));
+  return options;
 }
 
 absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::OpenForReading(
@@ -105,9 +134,7 @@ absl::StatusOr<std::shared_ptr<JobDevices>> JobDevices::OpenForReading(
   std::shared_ptr<JobDevices> devices(new JobDevices(folders));
   devices->pool_ = std::make_unique<ThreadPool>(1);
   for (size_t drive = 0; drive < folders.size(); ++drive) {
-    EPS_ASSIGN_OR_RETURN(const FileDeviceOptions options, OptionsOf(host, folders[drive], drive));
-    EPS_ASSIGN_OR_RETURN(devices->locks_.emplace_back(),
-                         TakeLockWithin(host, options.path + ".lock", kLockPatience));
+    EPS_ASSIGN_OR_RETURN(const FileDeviceOptions options, devices->LockMedium(host, drive));
     EPS_ASSIGN_OR_RETURN(
         devices->devices_.emplace_back(),
         DeviceCore::Open(options, host, devices->pool_.get(), &devices->no_account_));

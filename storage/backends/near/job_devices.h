@@ -16,6 +16,7 @@
 #include "storage/backends/near/device_use.h"
 #include "storage/csd/device.h"
 #include "storage/csd/device_disk.h"
+#include "storage/csd/file_device.h"
 #include "storage/csd/link_bytes.h"
 #include "storage/csd/rates/device_rates.h"
 #include "storage/cuts/extents/extents.h"
@@ -23,8 +24,16 @@
 
 namespace eps {
 
+// The kinds of devices.
+enum class DeviceDriver {
+  kEmulated,  // DeviceProcess
+  kOpenCl,    // OpenClDevice, within this process
+};
+
 // The settings of the devices of a server; the keys storage.csd.*.
 struct DeviceSettings {
+  DeviceDriver driver = DeviceDriver::kEmulated;
+  // Of emulated devices.
   std::string program;      // the path of eps-csd
   std::string plugin;       // the path of the updater of jobs that use one; empty for none
   uint32_t count = 0;       // if no drives are named: devices in storage.path
@@ -72,7 +81,8 @@ class JobDevices {
   // missing bytes.
   static absl::Status CreateMedium(Disk* host, const std::string& job_folder, uint64_t bytes);
   // Starts a device for the medium in each of the job's folders. `host` and `account` must outlive
-  // the devices. NotFound if a medium is missing; other errors are those of DeviceProcess.
+  // the devices. NotFound if a medium is missing; other errors are those of DeviceProcess, or of
+  // OpenClDevice and FailedPrecondition if another process has the medium.
   static absl::StatusOr<std::shared_ptr<JobDevices>> Start(Disk* host, const JobSpec& spec,
                                                            const std::vector<std::string>& folders,
                                                            const DeviceSettings& settings,
@@ -92,6 +102,12 @@ class JobDevices {
 
  private:
   explicit JobDevices(std::vector<std::string> folders) : folders_(std::move(folders)) {}
+  absl::Status StartProcesses(Disk* host, const JobSpec& spec, const DeviceSettings& settings,
+                              MemoryAccount* account);
+  absl::Status OpenClDevices(Disk* host, const JobSpec& spec, const DeviceSettings& settings,
+                             MemoryAccount* account);
+  // Takes the medium of a drive for a device within this process.
+  absl::StatusOr<FileDeviceOptions> LockMedium(Disk* host, size_t drive);
   absl::Status OpenDisk(Disk* host);
 
   const std::vector<std::string> folders_;  // of the job, by drive
