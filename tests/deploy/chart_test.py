@@ -29,7 +29,8 @@ VARIANTS = {
               "--set=tls.issuer.name=ca,tls.issuer.kind=ClusterIssuer,tls.trustDomain=here.org",
               "--set=workers.nodeSelector.kind=cpu,servers.nodeSelector.kind=disk",
               "--set=workers.gpu=true,workers.runtimeClass=nvidia",
-              "--set=updater.configMap=my-rule,updater.trusted=true"],
+              "--set=updater.configMap=my-rule,updater.trusted=true",
+              "--set=codec.configMap=my-codec,codec.trusted=true"],
 }
 # Settings, and a part of the refusal.
 REFUSED = [
@@ -52,6 +53,7 @@ REFUSED = [
     (["workers.gpu=2"], "gpu"),
     (["updater.configMap=my-rule"], "Set updater.trusted=true"),
     (["updater.file=my-rule.so"], "file"),
+    (["codec.configMap=my-codec"], "Set codec.trusted=true"),
 ]
 
 

@@ -14,9 +14,9 @@ sys.path.insert(0, os.path.join(ROOT, "tests"))
 import small_job  # noqa: E402 # pylint: disable=wrong-import-position
 
 FOLDER = os.path.join(ROOT, "deploy", "compose")
-COMPOSE_FILE, BOARD_FILE, GPU_FILE, PLUGIN_FILE = (
+COMPOSE_FILE, BOARD_FILE, GPU_FILE, PLUGIN_FILE, CODEC_FILE = (
     os.path.join(FOLDER, name)
-    for name in ("compose.yaml", "board.yaml", "gpu.yaml", "plugin.yaml"))
+    for name in ("compose.yaml", "board.yaml", "gpu.yaml", "plugin.yaml", "codec.yaml"))
 JOB = os.path.join(FOLDER, "job.yaml")
 STEPS = 300  # of the job
 DATA = [os.path.join(ROOT, "docs", name) for name in ("protocol.md", "durability.md",

@@ -18,7 +18,7 @@ import podman
 
 BINARIES = TOOLS = None
 STEPS_BETWEEN_KILLS = 20
-UPDATER_STEPS = 40
+PLUGIN_STEPS = 40
 SERVICES = ("server-0", "server-1", "driver", "worker-0", "worker-1")
 MAX_SERVER_IMAGE_BYTES = 64e6
 
@@ -85,28 +85,34 @@ class ComposeTest(unittest.TestCase):
                                     "placement": {}}
             self.assertEqual(gpu, plain)
 
-    def test_a_job_uses_an_updater_of_its_own(self):
-        eps, updater = os.path.join(BINARIES, "eps"), os.path.join(self.folder, "rule")
-        subprocess.run([eps, "updater", "new", "rule", "--out=" + updater], check=True,
-                       stdout=subprocess.DEVNULL, timeout=podman.TIMEOUT_SECONDS)
-        subprocess.run(["make", "--silent", "-C", updater], check=True,
+    def new_plugin(self, command, name):
+        """Returns the object of a new updater or codec."""
+        folder = os.path.join(self.folder, name)
+        subprocess.run([os.path.join(BINARIES, "eps"), command, "new", name, "--out=" + folder],
+                       check=True, stdout=subprocess.DEVNULL, timeout=podman.TIMEOUT_SECONDS)
+        subprocess.run(["make", "--silent", "-C", folder], check=True,
                        timeout=podman.TIMEOUT_SECONDS)
-        plugin = os.path.join(updater, "rule.so")
+        return os.path.join(folder, name + ".so")
+
+    def test_a_job_uses_plugins_of_its_own(self):
+        updater, codec = self.new_plugin("updater", "rule"), self.new_plugin("codec", "bits")
         with open(compose.JOB, encoding="utf-8") as f:
             job = yaml.safe_load(f)
         job["optimizer"] = {"name": "plugin", "lr": job["optimizer"]["lr"]}
-        job["training"]["steps"] = UPDATER_STEPS
-        path = os.path.join(self.folder, "updater.yaml")
+        job["quantization"] = {"gradients": "plugin"}
+        job["training"]["steps"] = PLUGIN_STEPS
+        path = os.path.join(self.folder, "plugins.yaml")
         with open(path, "w", encoding="utf-8") as f:
             yaml.safe_dump(job, f)
-        self.compose.files = (compose.COMPOSE_FILE, compose.PLUGIN_FILE)
-        self.compose.variables = {"EPS_PLUGIN": plugin, "EPS_JOB": path}
+        self.compose.files = (compose.COMPOSE_FILE, compose.PLUGIN_FILE, compose.CODEC_FILE)
+        self.compose.variables = {"EPS_PLUGIN": updater, "EPS_CODEC": codec, "EPS_JOB": path}
         self.up()
         self.compose.wait_for_the_end()
         here = compose.train_here(
-            BINARIES, self.folder, "--optimizer.plugin=" + plugin, "--servers.trust_plugins=true",
-            job=path, steps=UPDATER_STEPS)
-        self.assertEqual(self.compose.result(steps=UPDATER_STEPS), here)
+            BINARIES, self.folder, "--optimizer.plugin=" + updater,
+            "--quantization.plugin=" + codec, "--servers.trust_plugins=true", job=path,
+            steps=PLUGIN_STEPS)
+        self.assertEqual(self.compose.result(steps=PLUGIN_STEPS), here)
 
     def test_trains_and_leaves_nothing(self):
         self.up()

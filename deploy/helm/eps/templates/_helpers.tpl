@@ -130,6 +130,30 @@ securityContext:
 {{- end }}
 {{- end -}}
 
+{{- /* A codec of one's own, for servers, driver and workers. */ -}}
+{{- define "eps.codecArguments" -}}
+{{- if .Values.codec.configMap }}
+- --quantization.plugin=/etc/eps-codec/codec.so
+{{- end }}
+{{- end -}}
+
+{{- define "eps.codecMount" -}}
+{{- if .Values.codec.configMap }}
+- name: codec
+  mountPath: /etc/eps-codec
+  readOnly: true
+{{- end }}
+{{- end -}}
+
+{{- define "eps.codecVolume" -}}
+{{- with .Values.codec.configMap }}
+- name: codec
+  configMap:
+    name: {{ . }}
+    items: [{key: codec.so, path: codec.so}]
+{{- end }}
+{{- end -}}
+
 {{- /* What driver and workers read. */ -}}
 {{- define "eps.dataMounts" -}}
 - name: files
