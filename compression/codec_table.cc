@@ -5,7 +5,9 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/layout/codec_table.h"
 #include "base/status_macros.h"
+#include "compression/plugin/codec_plugin.h"
 
 namespace eps {
 namespace {
@@ -39,6 +41,13 @@ absl::Status CheckDense(absl::string_view key, const Codec& codec) {
 }
 
 }  // namespace
+
+absl::Status LoadPluginCodecs(const JobSpec& spec, const std::string& path) {
+  for (const std::string& name : CodecNamesOf(spec)) {
+    EPS_RETURN_IF_ERROR(LoadCodecOf(name, path));
+  }
+  return absl::OkStatus();
+}
 
 absl::StatusOr<CodecTable> CodecTable::Build(const JobSpec& spec, const ChunkMap& chunks) {
   CodecTable table;

@@ -1,6 +1,7 @@
 #ifndef EPS_COMPRESSION_CODEC_TABLE_H_
 #define EPS_COMPRESSION_CODEC_TABLE_H_
 
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,6 +12,10 @@
 #include "compression/codec.h"
 
 namespace eps {
+
+// Loads the plug-in codec that the job names, if any, from the file `path`; no code of another file
+// runs. Errors as LoadCodecOf (compression/plugin/codec_plugin.h).
+absl::Status LoadPluginCodecs(const JobSpec& spec, const std::string& path);
 
 // The codecs of a job's chunks, looked up by the names of base/job/layout/codec_table.h. Immutable,
 // thread-safe; `spec` and `chunks` must outlive it.

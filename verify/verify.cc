@@ -19,6 +19,7 @@
 #include "base/job/plugin_spec.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
+#include "compression/codec_table.h"
 #include "optimizer/plugin/updater_plugin.h"
 #include "verify/compare.h"
 #include "verify/reference_models.h"
@@ -258,6 +259,7 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
     const std::string& file = run.config().optimizer.plugin;
     EPS_RETURN_IF_ERROR(LoadUpdaterPlugin(file, plugin.sha256).status());
   }
+  EPS_RETURN_IF_ERROR(LoadPluginCodecs(spec, run.config().quantization.plugin));
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
   const auto batches = NewBatchSource(spec, *data);
 

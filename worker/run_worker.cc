@@ -366,6 +366,7 @@ absl::Status RunWorker(const WorkerOptions& options, const std::function<bool()>
   join.rank = static_cast<uint32_t>(options.config.worker.rank);
   join.count = static_cast<uint32_t>(options.config.worker.count);
   join.host = HostName();
+  join.codec_plugin = options.config.quantization.plugin;
   EPS_ASSIGN_OR_RETURN(join.compute_profile, TorchComputeProfile(RuntimeOptionsOf(options)));
   EPS_ASSIGN_OR_RETURN(auto report, Report::Open(options.report_path));
   WorkerMetrics metrics;

@@ -131,6 +131,7 @@ struct QuantizationConfig : CodecSettings {
   AutoCodecs embedding;
   AutoCodecs head;
   AutoCodecs norm;
+  std::string plugin;                      // the file of a plug-in codec
   Rounding rounding = Rounding::kNearest;  // of mx9, mx6, mx4
   TopkIndex index = TopkIndex::kPacked;
   TopkValues values = TopkValues::kBf16;
@@ -183,7 +184,7 @@ struct ServersConfig {
   int threads = 0;                     // 0 means as many as the machine can spare
   uint64_t memory_limit = 0;           // bytes; 0 means the free memory
   bool insecure = false;               // allows `listen` on an address that is not loopback
-  bool trust_plugins = false;          // runs plug-in updaters in the server's own process
+  bool trust_plugins = false;          // loads plug-ins into the server's own process
   std::vector<std::string> peers;      // servers that eps serve may connect to; empty: loopback
   int64_t worker_timeout_ms = 60'000;  // an eager job ends if a part has no worker for longer
   int64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte

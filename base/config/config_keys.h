@@ -76,6 +76,10 @@ void RunKeysOfSchedule(V* v, ScheduleConfig* s) {
 
 template <class V>
 void RunKeysOfQuantization(V* v, QuantizationConfig* q) {
+  v->Key("quantization.plugin", &q->plugin, AnyValue(),
+         "File of a plug-in codec, for quantization.gradients=plugin and the keys of other "
+         "gradients; also of eps serve and eps worker, on their machines "
+         "(docs/guides/write_a_codec.md).");
   v->Key("quantization.rounding", &q->rounding, AnyValue(), "Rounding of mx9, mx6 and mx4.");
   v->Key("quantization.index", &q->index, AnyValue(),
          "How topk encodes the positions of the elements that it sends.");
@@ -132,7 +136,8 @@ void ServersKeys(V* v, ServersConfig* s) {
   v->Key("servers.insecure", &s->insecure, AnyValue(),
          "Allows servers.listen on an address that is not loopback.");
   v->Key("servers.trust_plugins", &s->trust_plugins, AnyValue(),
-         "Runs a plug-in updater in the server itself, for storage.kind=dram and nvme.");
+         "Loads plug-ins into the server's own process, where they have its rights: an updater, "
+         "for storage.kind=dram and nvme, and a codec, which servers need with any storage.");
   v->Key("servers.peers", &s->peers, AnyValue(),
          "Addresses (host:port) of the servers that eps serve may connect to, written as in "
          "servers.addresses; port 0 stands for every port. If it is empty, eps serve connects to "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -14,6 +15,7 @@
 #include "base/job/models/model_family.h"
 #include "base/job/models/model_program.h"
 #include "base/job/optimizers.h"
+#include "base/plugin/names.h"
 #include "base/status_macros.h"
 
 namespace eps {
@@ -87,8 +89,10 @@ absl::StatusOr<ScheduleSpec> Resolve(const ScheduleConfig& config, uint64_t step
   return schedule;
 }
 
-// Returns the codec's name with the parameters that have their own keys.
-std::string CompleteName(const QuantizationConfig& config, const std::string& name) {
+// Returns the codec's name with the parameters that have their own keys, or that of the plug-in.
+std::string CompleteName(const QuantizationConfig& config, const std::string& name,
+                         const std::string& plugin) {
+  if (name == kPluginCodec) return plugin.empty() ? name : plugin;
   if (name == "mx9" || name == "mx6" || name == "mx4") {
     return name + (config.rounding == Rounding::kTruncate ? ":truncate" : "");
   }
@@ -103,14 +107,14 @@ std::string CompleteName(const QuantizationConfig& config, const std::string& na
 
 // Resolves the codecs of one kind of tensor; `open` replaces those whose key is auto.
 TensorCodecs Resolve(const QuantizationConfig& config, const AutoCodecs& codecs,
-                     const TensorCodecs& open) {
+                     const TensorCodecs& open, const std::string& plugin) {
   const auto choose = [&](const Auto<std::string>& name, const std::string& otherwise) {
-    return name.has_value() ? CompleteName(config, *name) : otherwise;
+    return name.has_value() ? CompleteName(config, *name, plugin) : otherwise;
   };
   return {choose(codecs.weights, open.weights), choose(codecs.gradients, open.gradients)};
 }
 
-absl::StatusOr<CodecSpec> Resolve(const QuantizationConfig& config) {
+absl::StatusOr<CodecSpec> Resolve(const QuantizationConfig& config, const std::string& plugin) {
   if (config.selection == TopkSelection::kSampled && config.scope == TopkScope::kTensor) {
     return absl::InvalidArgumentError(
         "quantization.selection=sampled and quantization.scope=tensor exclude each other: samples "
@@ -118,14 +122,14 @@ absl::StatusOr<CodecSpec> Resolve(const QuantizationConfig& config) {
   }
   CodecSpec codecs;
   static_cast<CodecSettings&>(codecs) = config;
-  codecs.weights = CompleteName(config, config.weights);
-  codecs.gradients = CompleteName(config, config.gradients);
-  codecs.residual = CompleteName(config, config.residual);
+  codecs.weights = CompleteName(config, config.weights, plugin);
+  codecs.gradients = CompleteName(config, config.gradients, plugin);
+  codecs.residual = CompleteName(config, config.residual, plugin);
   const auto dense = [](const std::string& name) { return name == "fp32" ? "fp32" : "bf16"; };
   const TensorCodecs as_inner = {dense(config.weights), dense(config.gradients)};
-  codecs.embedding = Resolve(config, config.embedding, as_inner);
-  codecs.head = Resolve(config, config.head, as_inner);
-  codecs.norm = Resolve(config, config.norm, TensorCodecs());
+  codecs.embedding = Resolve(config, config.embedding, as_inner, plugin);
+  codecs.head = Resolve(config, config.head, as_inner, plugin);
+  codecs.norm = Resolve(config, config.norm, TensorCodecs(), plugin);
   return codecs;
 }
 
@@ -150,9 +154,17 @@ absl::Status CheckLora(const LoraConfig& wanted, const ModelSpec& model) {
 
 }  // namespace
 
+bool UsesPluginCodec(const QuantizationConfig& config) {
+  const Auto<std::string>* const others[] = {&config.embedding.gradients, &config.head.gradients,
+                                             &config.norm.gradients};
+  return config.gradients == kPluginCodec ||
+         std::any_of(std::begin(others), std::end(others),
+                     [](const auto* name) { return name->value_or("") == kPluginCodec; });
+}
+
 absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& model,
                                      const DataSpec& data, uint32_t workers, StartWeights weights,
-                                     const PluginSpec& plugin) {
+                                     const JobPlugins& plugins) {
   EPS_RETURN_IF_ERROR(ValidateModel(model));
   EPS_RETURN_IF_ERROR(CheckLora(config.lora, model));
   JobSpec spec;
@@ -161,7 +173,7 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
                        ResolveOptimizer(config.optimizer));
   spec.optimizer.lr = config.optimizer.lr.value_or(
       weights == StartWeights::kGiven ? kLrOfGivenWeights : kLrOfNewWeights);
-  spec.optimizer.plugin = plugin;
+  spec.optimizer.plugin = plugins.updater;
   EPS_ASSIGN_OR_RETURN(spec.training,
                        Resolve(config.training, config.optimizer.name, model, workers));
   EPS_RETURN_IF_ERROR(CheckBatch(config.training.train_batch_size, spec));
@@ -176,7 +188,7 @@ absl::StatusOr<JobSpec> BuildJobSpec(const Config& config, const ModelSpec& mode
   }
   EPS_ASSIGN_OR_RETURN(spec.training.steps, ResolveSteps(config.training, spec));
   EPS_ASSIGN_OR_RETURN(spec.schedule, Resolve(config.lr_scheduler, spec.training.steps));
-  EPS_ASSIGN_OR_RETURN(spec.codecs, Resolve(config.quantization));
+  EPS_ASSIGN_OR_RETURN(spec.codecs, Resolve(config.quantization, plugins.codec));
   spec.codecs.stash = config.worker.stash_codec;
   EPS_RETURN_IF_ERROR(BuildLayout(config.optimizer.weight_decay, &spec));
   EPS_RETURN_IF_ERROR(ApplyGroupRules(config.optimizer.groups, &spec));

@@ -5,6 +5,10 @@
 
 namespace eps {
 
+// The value of quantization.gradients that chooses the codec in quantization.plugin. The complete
+// name of that codec in a job begins with it.
+inline constexpr char kPluginCodec[] = "plugin";
+
 // Whether `name` is one that a plug-in may use: 1 to 63 of a-z, 0-9 and _, beginning with a letter.
 bool IsPluginName(absl::string_view name);
 

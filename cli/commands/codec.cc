@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "base/check.h"
 #include "base/config/app_arguments.h"
 #include "base/exit_code.h"
 #include "base/job/layout/chunk_map.h"
@@ -247,6 +246,7 @@ std::string CodecTableJson() {
 
 absl::StatusOr<RoundtripSummary> RoundtripFile(const RoundtripOptions& options) {
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(options.codec));
+  EPS_RETURN_IF_ERROR(codec->Ready());
   EPS_ASSIGN_OR_RETURN(const uint64_t chunk_rows, RowsOfChunk(options, *codec));
   EPS_RETURN_IF_ERROR(CheckFiles(options));
   const File in(std::fopen(options.in.c_str(), "rb"));

@@ -328,8 +328,9 @@ absl::StatusOr<TrainPlan> MakePlan(const RunConfig& run) {
   const uint32_t workers = static_cast<uint32_t>(std::max(1, run.config.worker.count));
   const StartWeights weights =
       plan.initial_weights.empty() ? StartWeights::kNew : StartWeights::kGiven;
-  EPS_ASSIGN_OR_RETURN(const PluginSpec plugin, ChoosePlugin(plan.config.optimizer));
-  EPS_ASSIGN_OR_RETURN(plan.spec, BuildJobSpec(plan.config, model, data, workers, weights, plugin));
+  EPS_ASSIGN_OR_RETURN(const JobPlugins plugins, ChoosePlugins(plan.config));
+  EPS_ASSIGN_OR_RETURN(plan.spec,
+                       BuildJobSpec(plan.config, model, data, workers, weights, plugins));
   EPS_RETURN_IF_ERROR(CheckFitsMessage(plan.spec));
   KeepResolved(plan.spec, &plan.config);
   if (UsesQuickstartTexts(run)) EvaluateQuickstart(plan.spec.training.steps, &plan.config);

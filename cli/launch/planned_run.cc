@@ -29,8 +29,8 @@ absl::StatusOr<JobSpec> SpecOf(Config config, uint32_t workers) {
   DataSpec data;
   data.tokens = kPlannedTokens;
   data.sha256 = std::string(64, '0');
-  EPS_ASSIGN_OR_RETURN(const PluginSpec plugin, ChoosePlugin(config.optimizer));
-  return BuildJobSpec(config, model, data, workers, StartWeights::kNew, plugin);
+  EPS_ASSIGN_OR_RETURN(const JobPlugins plugins, ChoosePlugins(config));
+  return BuildJobSpec(config, model, data, workers, StartWeights::kNew, plugins);
 }
 
 }  // namespace

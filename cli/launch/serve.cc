@@ -16,6 +16,7 @@
 #include "cli/launch/security/security_flags.h"
 #include "cli/launch/siblings.h"
 #include "cli/launch/state/state_home.h"
+#include "compression/plugin/codec_plugin.h"
 #include "eps_server/server.h"
 #include "optimizer/plugin/updater_plugin.h"
 #include "planner/hardware.h"
@@ -81,14 +82,16 @@ absl::Status SetRates(const DevicesConfig& config, DeviceSettings* devices) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config, const std::string& plugin) {
+absl::StatusOr<DeviceSettings> DevicesOf(const Config& all) {
+  const DevicesConfig& config = all.storage.csd;
   DeviceSettings devices;
   if (config.driver == CsdDriver::kEmulated) {
     EPS_ASSIGN_OR_RETURN(devices.program, FindSibling("eps-csd"));
   } else {
     devices.driver = DeviceDriver::kOpenCl;
   }
-  devices.plugin = plugin;
+  devices.updater_plugin = all.optimizer.plugin;
+  devices.codec_plugin = all.quantization.plugin;
   devices.count = config.count;
   devices.dram_bytes = config.dram;
   const bool pipelined = config.handler == TransferHandler::kPipelined;
@@ -107,6 +110,15 @@ absl::StatusOr<DeviceSettings> DevicesOf(const DevicesConfig& config, const std:
     std::_Exit(static_cast<int>(ExitCodeOf(status)));
   };
   return devices;
+}
+
+// Loads the plug-ins into this process.
+absl::Status LoadPlugins(const Config& config) {
+  if (!config.optimizer.plugin.empty()) {
+    EPS_RETURN_IF_ERROR(LoadUpdaterPlugin(config.optimizer.plugin).status());
+  }
+  if (config.quantization.plugin.empty()) return absl::OkStatus();
+  return LoadCodecPlugin(config.quantization.plugin).status();
 }
 
 }  // namespace
@@ -142,13 +154,10 @@ absl::Status RunServe(const Config& config) {
     options.storage->drives = config.storage.drives;
     options.storage->memory_bytes = config.storage.dram;
     if (config.storage.kind == "csd") {
-      EPS_ASSIGN_OR_RETURN(options.storage->devices,
-                           DevicesOf(config.storage.csd, config.optimizer.plugin));
+      EPS_ASSIGN_OR_RETURN(options.storage->devices, DevicesOf(config));
     }
   }
-  if (config.servers.trust_plugins && !config.optimizer.plugin.empty()) {
-    EPS_RETURN_IF_ERROR(LoadUpdaterPlugin(config.optimizer.plugin).status());
-  }
+  if (config.servers.trust_plugins) EPS_RETURN_IF_ERROR(LoadPlugins(config));
   options.drain_timeout_ms = static_cast<uint64_t>(config.servers.drain_timeout_ms);
   options.scrub_bytes_per_second = config.storage.scrub;
   // Certificates are read again by a thread.

@@ -235,6 +235,7 @@ BytesPerSecond MeasureUpdate() {
 
 absl::StatusOr<planner::CodecRates> MeasureCodec(const std::string& name) {
   EPS_ASSIGN_OR_RETURN(const Codec* const codec, FindCodec(name));
+  EPS_RETURN_IF_ERROR(codec->Ready());
   const ScopedFlushDenormals flush;
   const Chunk chunk = MatrixChunk();
   std::vector<std::vector<float>> values(kChunks, std::vector<float>(kChunkElements));

@@ -12,10 +12,6 @@
 
 namespace eps {
 
-// The first piece of a plug-in codec's name, and the value of quantization.gradients that chooses
-// the codec in quantization.plugin.
-inline constexpr char kPluginCodec[] = "plugin";
-
 // The checked description of a plug-in codec (compression/plugin/eps_codec.h). A job has it in the
 // name of the codec, so that only processes that encode or decode need the object.
 struct CodecDescription {

@@ -30,6 +30,7 @@ JobPart::JobPart(JobSpec spec, std::vector<std::string> servers, ShardId shard)
 
 absl::Status JobPart::FindCodecs() {
   EPS_ASSIGN_OR_RETURN(CodecTable codecs, CodecTable::Build(spec_, chunks_));
+  EPS_RETURN_IF_ERROR(codecs.Ready());
   codecs_.emplace(std::move(codecs));
   return absl::OkStatus();
 }

@@ -22,7 +22,7 @@ class JobPart {
   JobPart(const JobPart&) = delete;
   JobPart& operator=(const JobPart&) = delete;
 
-  // Call once, before codecs(). Errors as CodecTable::Build.
+  // Call once, before codecs(). Errors as CodecTable::Build and Ready.
   absl::Status FindCodecs();
 
   const JobSpec& spec() const { return spec_; }

@@ -6,7 +6,6 @@ Argument: the path of eps."""
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -156,17 +155,6 @@ class PluginTest(runs.RunTest):
         if optimizer == "plugin":
             job["optimizer"]["plugin_parameters"] = SETTINGS["optimizer.plugin_parameters"]
         return json.dumps(job)
-
-    def wait_for_address(self, server, path):
-        deadline = runs.time.monotonic() + TIMEOUT_SECONDS
-        while True:
-            with open(path, encoding="utf-8") as f:
-                found = re.search(r"127\.0\.0\.1:\d+", f.read())
-            if found:
-                return found.group()
-            self.assertIsNone(server.poll(), "the server has ended")
-            self.assertLess(runs.time.monotonic(), deadline, "the server names no address")
-            runs.time.sleep(0.01)
 
     def test_a_fence_ends_what_does_more(self):
         """One updater opens a file in a step. Others make one as soon as they are loaded: wherever

@@ -1,6 +1,7 @@
 """Runs `eps` as a user would. Tests of running jobs build on it."""
 
 import os
+import re
 import subprocess
 import sys
 import time
@@ -44,6 +45,18 @@ class RunTest(unittest.TestCase):
             self.assertLess(time.monotonic(), deadline, "no step %d" % step)
             self.assertIsNone(process.poll(), "the run has ended before step %d" % step)
             time.sleep(0.005)
+
+    def wait_for_address(self, server, path):
+        """Returns the address that eps serve writes to the file."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            with open(path, encoding="utf-8") as f:
+                found = re.search(r"127\.0\.0\.1:\d+", f.read())
+            if found:
+                return found.group()
+            self.assertIsNone(server.poll(), "the server has ended")
+            self.assertLess(time.monotonic(), deadline, "the server names no address")
+            time.sleep(0.01)
 
     def outcome(self, out, steps):
         return small_job.outcome(self.program, out, steps)

@@ -66,7 +66,8 @@ absl::StatusOr<v1::JoinReply> JoinWhenReady(const std::shared_ptr<ClientCore>& c
   }
 }
 
-absl::Status TakeJob(const std::string& server, const v1::JoinReply& reply, JobView* job) {
+absl::Status TakeJob(const std::string& server, const v1::JoinReply& reply,
+                     const std::string& codec_plugin, JobView* job) {
   const std::string context = absl::StrCat("Join on ", server, ": ");
   absl::StatusOr<JobSpec> spec = JobSpec::Parse(reply.spec_text());
   if (!spec.ok()) {
@@ -88,6 +89,7 @@ absl::Status TakeJob(const std::string& server, const v1::JoinReply& reply, JobV
         absl::StrCat(context, "this worker cannot take part: ", codecs.status().message(),
                      "; the codecs of the job are ", absl::StrJoin(CodecNamesOf(job->spec), ", ")));
   }
+  EPS_RETURN_IF_ERROR(LoadPluginCodecs(job->spec, codec_plugin));
   job->codecs.emplace(*std::move(codecs));
   job->term = Term(reply.term());
   job->servers.assign(reply.servers().begin(), reply.servers().end());

@@ -2,6 +2,7 @@
 #define EPS_WORKER_CLIENT_JOIN_JOB_H_
 
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -18,9 +19,10 @@ absl::StatusOr<v1::JoinReply> JoinWhenReady(const std::shared_ptr<ClientCore>& c
                                             const std::shared_ptr<grpc::Channel>& channel,
                                             const JoinOptions& options);
 
-// Fills *job, except its leases, with the job that `server` described. An error says what this
-// worker cannot read.
-absl::Status TakeJob(const std::string& server, const v1::JoinReply& reply, JobView* job);
+// Fills *job, except its leases, with the job that `server` described, and loads its plug-in codec
+// from the file `codec_plugin`. An error says what this worker cannot read or encode.
+absl::Status TakeJob(const std::string& server, const v1::JoinReply& reply,
+                     const std::string& codec_plugin, JobView* job);
 
 }  // namespace eps
 

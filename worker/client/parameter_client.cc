@@ -141,7 +141,7 @@ absl::StatusOr<JoinedJob> GrpcParameterClient::Join(const JoinOptions& options) 
   if (session_ != nullptr) return absl::FailedPreconditionError("Join: this client has joined");
   const std::string& first = core_->options.servers[0];
   EPS_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinWhenReady(core_, first_channel_, options));
-  EPS_RETURN_IF_ERROR(TakeJob(first, reply, &job_));
+  EPS_RETURN_IF_ERROR(TakeJob(first, reply, options.codec_plugin, &job_));
   JoinedJob joined;
   joined.spec = job_.spec;
   joined.term = job_.term;

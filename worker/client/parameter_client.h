@@ -52,6 +52,7 @@ struct JoinOptions {
   uint32_t count = 0;  // number of workers; 0 if unknown, and the lead then assigns parts
   std::string host;    // for people
   std::string compute_profile;
+  std::string codec_plugin;  // the file of a plug-in codec, for a job that has one
 };
 
 // A wish of the lead: at its next border, or while it waits for a step, the worker gives back its

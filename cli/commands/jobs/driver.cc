@@ -26,10 +26,14 @@ absl::Status RunDriver(const std::vector<std::string>& arguments) {
                  "working folder)");
   app.add_option("--on-saved", options.on_saved,
                  "command that runs after each checkpoint (checkpoint.on_saved)");
-  app.add_option("--optimizer.plugin", options.plugin,
+  app.add_option("--optimizer.plugin", options.updater_plugin,
                  "file of the updater of jobs with optimizer.name=plugin; the servers need the "
                  "same one")
       ->envname("EPS_OPTIMIZER__PLUGIN");
+  app.add_option("--quantization.plugin", options.codec_plugin,
+                 "file of the codec of jobs with quantization.gradients=plugin; servers and "
+                 "workers need the same one")
+      ->envname("EPS_QUANTIZATION__PLUGIN");
   app.add_flag("--once", options.once, "end after one job, with its exit code");
   EPS_ASSIGN_OR_RETURN(const std::string help, ParseAppArguments(&app, arguments));
   if (!help.empty()) {

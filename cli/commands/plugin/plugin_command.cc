@@ -15,7 +15,6 @@
 #include "base/plugin/names.h"
 #include "base/status_macros.h"
 #include "cli/launch/plugin/chosen_plugin.h"
-#include "cli/launch/siblings.h"
 
 namespace eps {
 namespace {
@@ -62,8 +61,7 @@ const char* TextOf(PluginCheck::Outcome outcome) {
 }  // namespace
 
 PluginCheckOptions ChildOfCommand(const std::string& command, double deadline_seconds) {
-  PluginCheckOptions options;
-  options.child = {OwnPath(), command, kPluginChild};
+  PluginCheckOptions options = ChildOfEps(command);
   options.deadline = std::chrono::milliseconds(static_cast<int64_t>(deadline_seconds * 1000));
   return options;
 }

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/config/spec_builder.h"
 #include "base/files/files.h"
 #include "base/folder.h"
 #include "base/status_macros.h"
@@ -127,8 +128,11 @@ absl::StatusOr<std::vector<std::string>> DrivenJob::Command() const {
   if (!plan_->on_saved.empty()) {
     command.push_back(absl::StrCat("--checkpoint.on_saved=", plan_->on_saved));
   }
-  if (config.optimizer.name == OptimizerName::kPlugin && !plan_->plugin.empty()) {
-    command.push_back(absl::StrCat("--optimizer.plugin=", plan_->plugin));
+  if (config.optimizer.name == OptimizerName::kPlugin && !plan_->updater_plugin.empty()) {
+    command.push_back(absl::StrCat("--optimizer.plugin=", plan_->updater_plugin));
+  }
+  if (UsesPluginCodec(config.quantization) && !plan_->codec_plugin.empty()) {
+    command.push_back(absl::StrCat("--quantization.plugin=", plan_->codec_plugin));
   }
   for (std::string& argument : SecurityArguments(plan_->security)) {
     command.push_back(std::move(argument));

@@ -25,7 +25,9 @@ struct DrivePlan {
   DataRoots roots;
   SecurityConfig security;
   std::string on_saved;  // checkpoint.on_saved; empty: none
-  std::string plugin;    // optimizer.plugin of jobs that use one; empty: they fail
+  // optimizer.plugin and quantization.plugin of jobs that use them; empty: these jobs fail.
+  std::string updater_plugin;
+  std::string codec_plugin;
 };
 
 // One job of the board that this driver holds: `eps train` as a child process, in a folder named

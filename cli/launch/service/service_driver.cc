@@ -75,9 +75,10 @@ absl::StatusOr<std::unique_ptr<ServiceDriver>> ServiceDriver::Open(const DriverO
   EPS_ASSIGN_OR_RETURN(DataRoots roots, DataRoots::Open(options.data_roots));
   EPS_ASSIGN_OR_RETURN(Descriptor lock, LockFolder(options.out));
   std::error_code error;
-  DrivePlan plan = {options.servers,  std::filesystem::absolute(options.out, error).string(),
-                    std::move(roots), options.security,
-                    options.on_saved, options.plugin};
+  DrivePlan plan = {options.servers,     std::filesystem::absolute(options.out, error).string(),
+                    std::move(roots),    options.security,
+                    options.on_saved,    options.updater_plugin,
+                    options.codec_plugin};
   return std::unique_ptr<ServiceDriver>(
       new ServiceDriver(options, std::move(plan), std::move(lock)));
 }

@@ -24,7 +24,8 @@ struct DriverOptions {
   std::vector<std::string> data_roots;  // as for DataRoots::Open
   bool once = false;                    // end with the first job
   std::string on_saved;                 // checkpoint.on_saved of all jobs
-  std::string plugin;                   // optimizer.plugin of the jobs that use one
+  std::string updater_plugin;           // optimizer.plugin of the jobs that use one
+  std::string codec_plugin;             // quantization.plugin of the jobs that use one
   SecurityConfig security;              // of the runs; this process has its certificate already
 };
 

@@ -47,10 +47,10 @@ absl::Status CheckName(absl::string_view origin, const YAML::Node& key, absl::st
     return Refuse(origin, key, name,
                   "who runs the driver decides which commands it runs (eps driver --on-saved)");
   }
-  if (section == "optimizer" && name.substr(section.size()) == ".plugin") {
-    return Refuse(origin, key, name,
-                  "who runs the driver decides which code it loads (eps driver "
-                  "--optimizer.plugin)");
+  if (name.substr(section.size()) == ".plugin") {
+    return Refuse(
+        origin, key, name,
+        absl::StrCat("who runs the driver decides which code it loads (eps driver --", name, ")"));
   }
   return absl::OkStatus();
 }

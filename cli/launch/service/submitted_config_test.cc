@@ -35,6 +35,7 @@ TEST(SubmittedConfig, NamesKeysOfMachinesAndFolders) {
       {"checkpoint:\n  on_saved: rm -r /\n", "job.yaml:2: checkpoint.on_saved: "},
       {"checkpoint.on-saved: rm -r /\n", "job.yaml:1: checkpoint.on_saved: "},
       {"optimizer:\n  name: plugin\n  plugin: /x.so\n", "job.yaml:3: optimizer.plugin: "},
+      {"quantization:\n  plugin: /x.so\n", "job.yaml:2: quantization.plugin: "},
       {"optimizer.plugin: /x.so\n", "job.yaml:1: optimizer.plugin: "},
       {"training:\n  stepps: 3\n", "did you mean training.steps?"},
       {"training: [", "not YAML"},

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
 #include "base/numerics/flush_denormals.h"
+#include "base/plugin/names.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/plugin/codec_plugin.h"

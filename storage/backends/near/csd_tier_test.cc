@@ -290,57 +290,6 @@ TEST(CsdTierMemoryTest, GradientsFallBackToTheMedium) {
   }
 }
 
-// Smart-Infinity, section 4.3: a compressed gradient goes down as the worker sent it, waits so, and
-// is decompressed in the device.
-class CsdTierCompressionTest : public testing::TestWithParam<std::tuple<const char*, Mode>> {};
-
-TEST_P(CsdTierCompressionTest, OnlyContributionGoesDownAsSent) {
-  const auto [codec, mode] = GetParam();
-  JobSpec spec = InMode(mode, TinySyntheticSpec());
-  spec.training.parts = 1;
-  RigOptions options;
-  options.dram_bytes = kDramBytes;
-  const DeviceRig rig(spec, options);
-  ShardUnderTest devices({"Devices", &DeviceRig::NewBackendOfLast}, spec, 1);
-  ShardUnderTest memory({"Dram", &NewDramBackend}, spec, 1);
-  std::vector<std::string> states[2];
-  uint64_t sent = 0;
-  const LinkBytes before = rig.link_bytes();
-  for (ShardUnderTest* const shard : {&devices, &memory}) {
-    ASSERT_TRUE(shard->status().ok()) << shard->status();
-    shard->InitializeAll();
-    for (const Chunk& chunk : shard->chunks().chunks()) {
-      if (chunk.uses.size() > 1) continue;  // their contributions are summed
-      const Gradients gradients = GradientsOf(chunk, 1, 1);
-      UpdateRequest request = RequestOf(shard, chunk, gradients, 1, Merging::kNone);
-      request.inputs.front().data = shard->Encode(chunk, gradients[0][0], codec);
-      if (shard == &devices)
-        sent += RoundUpTo(request.inputs.front().data->bytes().size(), kDiskBlock);
-      if (mode == Mode::kSealed) {
-        const BackendDone reduced = shard->Await(ReduceRequest{request});
-        ASSERT_TRUE(reduced.status.ok()) << reduced.status;
-        request.inputs.clear();
-        request.reduced = std::get<UpdateResult>(reduced.value).reduced;
-      }
-      const BackendDone updated = shard->Await(std::move(request));
-      ASSERT_TRUE(updated.status.ok()) << updated.status;
-      states[shard == &memory ? 1 : 0].push_back(*shard->State(chunk.id, Version(1)));
-    }
-  }
-  EXPECT_FALSE(states[0].empty());
-  EXPECT_TRUE(states[0] == states[1]);
-  const LinkBytes moved = rig.link_bytes().Since(before);
-  EXPECT_EQ(moved.of(Link::kHost, Direction::kWritten, Purpose::kGradient), sent);
-  const bool waits = mode == Mode::kSealed;
-  EXPECT_EQ(moved.of(Link::kMedia, Direction::kWritten, Purpose::kGradient), waits ? sent : 0u);
-  EXPECT_EQ(moved.of(Link::kInternal, Direction::kRead, Purpose::kGradient), waits ? sent : 0u);
-}
-
-INSTANTIATE_TEST_SUITE_P(Codecs, CsdTierCompressionTest,
-                         testing::Combine(testing::Values("topk:0.01:raw32", "topk:0.05", "mx6",
-                                                          "bf16", "fp32"),
-                                          testing::Values(Mode::kSealed, Mode::kEager)));
-
 // The updater has a rate of its own, and another one for compressed gradients.
 TEST(CsdTierRatesTest, UpdatesTakeTheTimeOfTheUpdater) {
   JobSpec spec = InMode(Mode::kEager, TinySyntheticSpec());

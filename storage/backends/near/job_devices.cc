@@ -96,7 +96,8 @@ absl::Status JobDevices::StartProcesses(Disk* host, const JobSpec& spec,
   DeviceProcessOptions options;
   options.program = settings.program;
   options.job = spec.ToText();
-  options.plugin = settings.plugin;
+  options.updater_plugin = settings.updater_plugin;
+  options.codec_plugin = settings.codec_plugin;
   options.command_timeout = settings.command_timeout;
   options.lost = settings.lost;
   options.rates = settings.rates;

@@ -33,9 +33,11 @@ enum class DeviceDriver {
 // The settings of the devices of a server; the keys storage.csd.*.
 struct DeviceSettings {
   DeviceDriver driver = DeviceDriver::kEmulated;
-  // Of emulated devices.
-  std::string program;      // the path of eps-csd
-  std::string plugin;       // the path of the updater of jobs that use one; empty for none
+  // Of emulated devices: the paths of eps-csd, and of the plug-ins of jobs that use them; empty for
+  // none.
+  std::string program;
+  std::string updater_plugin;
+  std::string codec_plugin;
   uint32_t count = 0;       // if no drives are named: devices in storage.path
   uint64_t dram_bytes = 0;  // of each device
   DeviceUse use;

@@ -33,7 +33,8 @@ absl::StatusOr<std::unique_ptr<DeviceProcess>> DeviceProcess::Start(
       std::unique_ptr<csd::Child> child,
       csd::Child::Start(options.program,
                         {device.name, device.path, absl::StrCat(device.media_bytes),
-                         absl::StrCat(device.dram_bytes), ToText(options.rates), options.plugin}));
+                         absl::StrCat(device.dram_bytes), ToText(options.rates),
+                         options.updater_plugin, options.codec_plugin}));
   Command start;
   start.kind = Command::Kind::kStart;
   start.number = 1;

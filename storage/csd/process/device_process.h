@@ -26,8 +26,10 @@ namespace eps {
 struct DeviceProcessOptions {
   std::string program;  // the path of eps-csd
   FileDeviceOptions device;
-  std::string job;     // the text of the spec of the job whose kernels it runs; empty for none
-  std::string plugin;  // the path of the job's plug-in updater; empty for none
+  std::string job;  // the text of the spec of the job whose kernels it runs; empty for none
+  // The paths of the job's plug-ins; empty for those that it does not have.
+  std::string updater_plugin;
+  std::string codec_plugin;
   // A device that needs longer for a command is killed.
   std::chrono::milliseconds command_timeout{30'000};
   // For the start, in which a new medium is written once.

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -18,11 +19,15 @@
 #include "absl/strings/str_cat.h"
 #include "base/executor.h"
 #include "base/exit_code.h"
+#include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/plugin_spec.h"
 #include "base/memory_account.h"
 #include "base/process/fence.h"
 #include "base/status_macros.h"
+#include "compression/codec.h"
+#include "compression/codec_table.h"
 #include "optimizer/plugin/updater_plugin.h"
 #include "storage/csd/device_core.h"
 #include "storage/csd/file_device.h"
@@ -41,9 +46,14 @@ namespace {
 // The device of a server that was just killed completes its last writes.
 constexpr std::chrono::seconds kLockPatience{10};
 
-// Loads the plug-in updater of a job that has one, if it is the file that the job names. Its code
-// runs inside a fence from its first instruction on.
-absl::Status LoadPluginOf(const JobSpec& spec, const std::string& path) {
+// The paths of a job's plug-ins; empty for those that it does not have.
+struct PluginPaths {
+  std::string updater;
+  std::string codec;
+};
+
+// Loads the plug-in updater of a job that has one, if it is the file that the job names.
+absl::Status LoadUpdaterOf(const JobSpec& spec, const std::string& path) {
   const PluginSpec& plugin = spec.optimizer.plugin;
   if (plugin.sha256.empty()) return absl::OkStatus();
   if (path.empty()) {
@@ -51,14 +61,33 @@ absl::Status LoadPluginOf(const JobSpec& spec, const std::string& path) {
         "optimizer.plugin: the job's updater ", plugin.name, " with SHA-256 ", plugin.sha256,
         " runs in the storage devices; give eps serve its file as optimizer.plugin"));
   }
-  EPS_RETURN_IF_ERROR(FenceLoading());
   return LoadUpdaterPlugin(path, plugin.sha256).status();
+}
+
+// Loads the plug-ins of a job. Their code runs inside a fence from its first instruction on.
+absl::Status LoadPluginsOf(const JobSpec& spec, const PluginPaths& paths) {
+  if (!paths.updater.empty() || !paths.codec.empty()) EPS_RETURN_IF_ERROR(FenceLoading());
+  EPS_RETURN_IF_ERROR(LoadUpdaterOf(spec, paths.updater));
+  return LoadPluginCodecs(spec, paths.codec);
+}
+
+// Returns the bytes that the kernels of all lanes may hold beside a device's memory: the indexes of
+// the gradients that they open.
+absl::StatusOr<uint64_t> ScratchBytes(const JobSpec& spec) {
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  const Step last(spec.codecs.warmup_steps + 1);
+  uint64_t index = 0;
+  for (const Chunk& chunk : chunks.chunks()) {
+    index = std::max<uint64_t>(index, codecs.gradient(chunk.id, last).IndexSize(chunk));
+  }
+  return FenceOptions().scratch_bytes + kLaneCount * index;
 }
 
 // The device and what it works with.
 struct Parts {
-  Parts(const FileDeviceOptions& options, const DeviceRates& rates, std::string plugin)
-      : options(options), plugin(std::move(plugin)), pace(rates) {}
+  Parts(const FileDeviceOptions& options, const DeviceRates& rates, PluginPaths plugins)
+      : options(options), plugins(std::move(plugins)), pace(rates) {}
 
   absl::Status Open(const std::string& job) {
     EPS_ASSIGN_OR_RETURN(lock, TakeLockWithin(disk.get(), options.path + ".lock", kLockPatience));
@@ -67,7 +96,8 @@ struct Parts {
     if (job.empty()) return absl::OkStatus();
     // All files are open now: what is loaded next may open none for writing.
     EPS_ASSIGN_OR_RETURN(JobSpec spec, JobSpec::Parse(job));
-    EPS_RETURN_IF_ERROR(LoadPluginOf(spec, plugin));
+    EPS_RETURN_IF_ERROR(LoadPluginsOf(spec, plugins));
+    EPS_ASSIGN_OR_RETURN(fence.scratch_bytes, ScratchBytes(spec));
     EPS_ASSIGN_OR_RETURN(std::unique_ptr<KernelRunner> kernels,
                          ChunkKernels::New(std::move(spec), &account));
     kernels_or_null = kernels.get();
@@ -81,7 +111,7 @@ struct Parts {
   }
 
   const FileDeviceOptions options;
-  const std::string plugin;
+  const PluginPaths plugins;
   ThreadPool pool{1};
   MemoryAccount account;
   // io_uring would carry out calls that the fence forbids.
@@ -90,6 +120,7 @@ struct Parts {
   std::unique_ptr<StateArena> buffers;
   std::unique_ptr<DeviceCore> core;
   const KernelRunner* kernels_or_null = nullptr;  // of the core
+  FenceOptions fence;
   DevicePace pace;
 };
 
@@ -116,7 +147,7 @@ void Serve(Parts* parts, const Start& first) {
       if (!end.ok()) End(parts->options.name, end);
     });
   }
-  const absl::Status status = FenceProcess();
+  const absl::Status status = FenceProcess(parts->fence);
   const absl::Status sent = AnswerStart(kFirstLane, first, status);
   if (!status.ok()) End(parts->options.name, status);
   if (!sent.ok()) End(parts->options.name, sent);
@@ -126,13 +157,12 @@ void Serve(Parts* parts, const Start& first) {
 
 absl::Status Run(const std::vector<std::string>& arguments) {
   FileDeviceOptions options;
-  if (arguments.size() < 4 || arguments.size() > 6 ||
+  if (arguments.size() < 4 || arguments.size() > 7 ||
       !absl::SimpleAtoi(arguments[2], &options.media_bytes) ||
       !absl::SimpleAtoi(arguments[3], &options.dram_bytes)) {
     return absl::InvalidArgumentError(
-        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES [RATES [PLUGIN]], with sockets to the "
-        "host as "
-        "descriptors 3 to 6; EPS servers start it");
+        "usage: eps-csd NAME MEDIUM MEDIUM_BYTES DRAM_BYTES [RATES [UPDATER [CODEC]]], with "
+        "sockets to the host as descriptors 3 to 6; EPS servers start it");
   }
   options.name = arguments[0];
   options.path = arguments[1];
@@ -141,7 +171,10 @@ absl::Status Run(const std::vector<std::string>& arguments) {
     EPS_ASSIGN_OR_RETURN(rates, ParseDeviceRates(arguments[4]));
   }
   EPS_ASSIGN_OR_RETURN(const Start first, ReceiveStart(kFirstLane));
-  Parts parts(options, rates, arguments.size() == 6 ? arguments[5] : "");
+  PluginPaths plugins;
+  if (arguments.size() >= 6) plugins.updater = arguments[5];
+  if (arguments.size() >= 7) plugins.codec = arguments[6];
+  Parts parts(options, rates, std::move(plugins));
   const absl::Status opened = parts.Open(first.job);
   if (!opened.ok()) {
     AnswerStart(kFirstLane, first, opened).IgnoreError();
