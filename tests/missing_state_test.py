@@ -260,9 +260,14 @@ class MissingStateTest(unittest.TestCase):
             # The supervisor must not restart a process before all folders are gone. A worker that
             # lives would notice that its server has lost the job, perhaps before the supervisor.
             os.kill(process.pid, signal.SIGSTOP)
-            for role, pid in processes.children_of(process.pid).items():
-                if role != "supervisor":
-                    os.kill(pid, signal.SIGKILL)
+            killed = [pid for role, pid in processes.children_of(process.pid).items()
+                      if role != "supervisor"]
+            for pid in killed:
+                os.kill(pid, signal.SIGKILL)
+            # The supervisor must see all ends at once: the end of a worker alone is a reason, too.
+            while not all(map(processes.has_ended, killed)):
+                self.assertLess(time.monotonic(), deadline)
+                time.sleep(0.002)
             step = run.last_step()
             if step < STEPS:
                 break

@@ -32,6 +32,17 @@ def children_of(pid):
     return found
 
 
+def has_ended(pid):
+    """Returns whether all threads of a process have ended, even if its parent has not waited."""
+    try:
+        threads = os.listdir("/proc/%d/task" % pid)
+        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="replace") as f:
+            state = f.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return True
+    return len(threads) == 1 and state == "Z"
+
+
 def devices_of(pid):
     """Returns {role: pid} of the storage devices of a run's servers: device 0 and so on."""
     servers = set(children_of(pid).values())
