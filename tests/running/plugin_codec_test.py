@@ -15,7 +15,7 @@ import processes
 import small_job
 from runs import TMP, TIMEOUT_SECONDS
 
-STEPS = 40
+STEPS = 80
 SETTINGS = dict(small_job.SETTINGS, **{
     "training.steps": STEPS, "servers.addresses": 2, "storage.cut_steps": 2,
     "quantization.gradients": "plugin", "servers.trust_plugins": "true"})
@@ -57,6 +57,7 @@ class PluginCodecTest(runs.RunTest):
             process = self.begin(self.stored("devices", "csd"), log)
             self.wait_for_step(process, out, 8)
             os.kill(processes.devices_of(process.pid)["device 1"], signal.SIGKILL)
+            self.wait_for_restarts(process, log.name, 1)
             self.wait_for_step(process, out, 18)
             os.kill(processes.servers_of(process.pid)[1], signal.SIGKILL)
             code = process.wait(timeout=TIMEOUT_SECONDS)

@@ -15,7 +15,7 @@ import processes
 import small_job
 from runs import TMP, TIMEOUT_SECONDS
 
-STEPS = 60
+STEPS = 80
 SETTINGS = dict(small_job.SETTINGS, **{
     "training.steps": STEPS, "servers.addresses": 2, "storage.cut_steps": 2,
     "optimizer.name": "plugin", "optimizer.plugin_parameters": "alpha=0.9"})
@@ -63,6 +63,7 @@ class PluginTest(runs.RunTest):
             process = self.begin(self.in_devices("devices", "state"), log)
             self.wait_for_step(process, out, 10)
             os.kill(processes.devices_of(process.pid)["device 1"], signal.SIGKILL)
+            self.wait_for_restarts(process, log.name, 1)
             self.wait_for_step(process, out, 25)
             os.kill(processes.servers_of(process.pid)[1], signal.SIGKILL)
             code = process.wait(timeout=TIMEOUT_SECONDS)

@@ -46,6 +46,18 @@ class RunTest(unittest.TestCase):
             self.assertIsNone(process.poll(), "the run has ended before step %d" % step)
             time.sleep(0.005)
 
+    def wait_for_restarts(self, process, path, count):
+        """Waits until the run has noted in the file that it restarts a server, so many times."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while True:
+            with open(path, encoding="utf-8") as f:
+                said = f.read()
+            if said.count("note: restarting server") >= count:
+                return
+            self.assertIsNone(process.poll(), said)
+            self.assertLess(time.monotonic(), deadline, said)
+            time.sleep(0.005)
+
     def wait_for_address(self, server, path):
         """Returns the address that eps serve writes to the file."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
