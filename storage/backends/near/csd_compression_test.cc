@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/testing/test_specs.h"
+#include "compression/codec.h"
 #include "compression/plugin/codec_plugin.h"
 #include "gtest/gtest.h"
 #include "storage/backends/dram_backend.h"
@@ -21,19 +22,19 @@ namespace {
 
 constexpr uint64_t kDramBytes = uint64_t{8} << 20;
 
-// Returns the name of the template's codec for "plugin".
-std::string CompleteName(const std::string& codec) {
-  if (codec != "plugin") return codec;
-  return CodecNameOf(**LoadCodecPlugin("compression/plugin/template/sign.so"));
+// Returns names of all codecs: those of the tree with all parameters, and the template's.
+std::vector<std::string> AllCodecs() {
+  std::vector<std::string> codecs = CodecExamples();
+  codecs.push_back(CodecNameOf(**LoadCodecPlugin("compression/plugin/template/sign.so")));
+  return codecs;
 }
 
 // Smart-Infinity, section 4.3: a compressed gradient goes down as the worker sent it, waits so, and
 // is decompressed in the device.
-class CsdTierCompressionTest : public testing::TestWithParam<std::tuple<const char*, Mode>> {};
+class CsdTierCompressionTest : public testing::TestWithParam<std::tuple<std::string, Mode>> {};
 
 TEST_P(CsdTierCompressionTest, OnlyContributionGoesDownAsSent) {
-  const std::string codec = CompleteName(std::get<0>(GetParam()));
-  const Mode mode = std::get<1>(GetParam());
+  const auto& [codec, mode] = GetParam();
   JobSpec spec = TinySyntheticSpec();
   spec.training.mode = mode;
   spec.training.parts = 1;
@@ -76,8 +77,7 @@ TEST_P(CsdTierCompressionTest, OnlyContributionGoesDownAsSent) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codecs, CsdTierCompressionTest,
-                         testing::Combine(testing::Values("topk:0.01:raw32", "topk:0.05", "mx6",
-                                                          "bf16", "fp32", "plugin"),
+                         testing::Combine(testing::ValuesIn(AllCodecs()),
                                           testing::Values(Mode::kSealed, Mode::kEager)));
 
 }  // namespace
