@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/plugin/testing/outcomes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "optimizer/plugin/check/plugin_check.h"
@@ -26,41 +27,13 @@ PluginCheckOptions Options() {
   return options;
 }
 
-std::string OutcomesOf(const PluginReport& report) {
-  std::string text;
-  for (const PluginCheck& check : report.checks) {
-    const bool passed = check.outcome == PluginCheck::Outcome::kPassed;
-    const bool failed = check.outcome == PluginCheck::Outcome::kFailed;
-    absl::StrAppend(&text, check.name,
-                    passed   ? " passed"
-                    : failed ? " failed: "
-                             : " not run",
-                    check.finding, "\n");
-  }
-  return text;
-}
-
-// A bad plug-in, the first check that it fails, and words of the finding.
-struct Planted {
-  const char* bad;
-  const char* check;
-  const char* words;
-};
-
 class PlantedTest : public testing::TestWithParam<Planted> {};
 
 TEST_P(PlantedTest, FailsItsCheck) {
-  const auto& [bad, check, words] = GetParam();
-  const auto report = CheckPlugin(BadUpdater(bad), Options());
+  const auto report = CheckPlugin(BadUpdater(GetParam().bad), Options());
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_FALSE(report->ok());
   EXPECT_EQ(report->name, "bad_updater");
-  for (const PluginCheck& found : report->checks) {
-    if (found.outcome == PluginCheck::Outcome::kPassed) continue;
-    EXPECT_EQ(found.name, check) << OutcomesOf(*report);
-    EXPECT_THAT(found.finding, HasSubstr(words)) << OutcomesOf(*report);
-    break;
-  }
+  ExpectFirstFinding(report->checks, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -96,7 +69,7 @@ TEST(CheckTest, GoodUpdatersPass) {
   for (const std::string& path : {std::string(kGoodUpdater), BadUpdater("nothing")}) {
     const auto report = CheckPlugin(path, Options());
     ASSERT_TRUE(report.ok()) << report.status();
-    EXPECT_TRUE(report->ok()) << OutcomesOf(*report);
+    EXPECT_TRUE(report->ok()) << OutcomesOf(report->checks);
     EXPECT_EQ(report->checks.size(), 7U);
     EXPECT_FALSE(report->speed.has_value());
   }
@@ -105,15 +78,17 @@ TEST(CheckTest, GoodUpdatersPass) {
 TEST(CheckTest, OtherChecksRunAfterAFinding) {
   const auto report = CheckPlugin(BadUpdater("alignment"), Options());
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(OutcomesOf(*report), AllOf(HasSubstr("splits passed"), HasSubstr("alignment failed"),
-                                         HasSubstr("values passed"), HasSubstr("mode passed")));
+  EXPECT_THAT(OutcomesOf(report->checks),
+              AllOf(HasSubstr("splits passed"), HasSubstr("alignment failed"),
+                    HasSubstr("values passed"), HasSubstr("mode passed")));
 }
 
 TEST(CheckTest, ChecksAfterADeathDoNotRun) {
   const auto report = CheckPlugin(BadUpdater("file"), Options());
   ASSERT_TRUE(report.ok()) << report.status();
-  EXPECT_THAT(OutcomesOf(*report), AllOf(HasSubstr("bounds failed"), HasSubstr("splits not run"),
-                                         HasSubstr("mode not run")));
+  EXPECT_THAT(
+      OutcomesOf(report->checks),
+      AllOf(HasSubstr("bounds failed"), HasSubstr("splits not run"), HasSubstr("mode not run")));
 }
 
 TEST(CheckTest, AnEndlessLoopEndsAtTheDeadline) {
@@ -134,7 +109,7 @@ TEST(CheckTest, MeasuresGoodUpdaters) {
   options.speed_elements = 100'003;
   const auto report = CheckPlugin(kGoodUpdater, options);
   ASSERT_TRUE(report.ok()) << report.status();
-  ASSERT_TRUE(report->speed.has_value()) << OutcomesOf(*report);
+  ASSERT_TRUE(report->speed.has_value()) << OutcomesOf(report->checks);
   EXPECT_EQ(report->speed->elements, 100'003U);
   EXPECT_EQ(report->speed->bytes_per_element, 20U);
   for (const PluginRate& rate : {report->speed->update, report->speed->plain}) {

@@ -3,8 +3,6 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/testing/test_specs.h"
@@ -13,8 +11,8 @@
 #include "gtest/gtest.h"
 #include "storage/backends/dram_backend.h"
 #include "storage/backends/near/testing/device_rig.h"
+#include "storage/backends/near/testing/train_shard.h"
 #include "storage/csd/link_bytes.h"
-#include "storage/disk/block_bytes.h"
 #include "storage/testing/shard_under_test.h"
 
 namespace eps {
@@ -51,20 +49,9 @@ TEST_P(CsdTierCompressionTest, OnlyContributionGoesDownAsSent) {
     shard->InitializeAll();
     for (const Chunk& chunk : shard->chunks().chunks()) {
       if (chunk.uses.size() > 1) continue;  // their contributions are summed
-      const Gradients gradients = GradientsOf(chunk, 1, 1);
-      UpdateRequest request = RequestOf(shard, chunk, gradients, 1, Merging::kNone);
-      request.inputs.front().data = shard->Encode(chunk, gradients[0][0], codec);
-      if (shard == &devices)
-        sent += RoundUpTo(request.inputs.front().data->bytes().size(), kDiskBlock);
-      if (mode == Mode::kSealed) {
-        const BackendDone reduced = shard->Await(ReduceRequest{request});
-        ASSERT_TRUE(reduced.status.ok()) << reduced.status;
-        request.inputs.clear();
-        request.reduced = std::get<UpdateResult>(reduced.value).reduced;
-      }
-      const BackendDone updated = shard->Await(std::move(request));
-      ASSERT_TRUE(updated.status.ok()) << updated.status;
-      states[shard == &memory ? 1 : 0].push_back(*shard->State(chunk.id, Version(1)));
+      uint64_t bytes = 0;
+      states[shard == &memory ? 1 : 0].push_back(UpdateWith(shard, chunk, codec, &bytes));
+      if (shard == &devices) sent += bytes;
     }
   }
   EXPECT_FALSE(states[0].empty());

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <string>
 #include <tuple>
-#include <utility>
-#include <variant>
 #include <vector>
 
 #include "base/job/optimizers.h"
@@ -115,18 +113,8 @@ TEST_P(CsdOpenClCodecsTest, OnlyContributionGoesDownInFp32) {
     shard->InitializeAll();
     const Chunk& chunk = shard->chunks().chunk(ChunkId(1));
     sent = RoundUpTo(chunk.elements * sizeof(float), kDiskBlock);
-    const Gradients gradients = GradientsOf(chunk, 1, 1);
-    UpdateRequest request = RequestOf(shard, chunk, gradients, 1, Merging::kNone);
-    request.inputs.front().data = shard->Encode(chunk, gradients[0][0], codec);
-    if (mode == Mode::kSealed) {
-      const BackendDone reduced = shard->Await(ReduceRequest{request});
-      ASSERT_TRUE(reduced.status.ok()) << reduced.status;
-      request.inputs.clear();
-      request.reduced = std::get<UpdateResult>(reduced.value).reduced;
-    }
-    const BackendDone updated = shard->Await(std::move(request));
-    ASSERT_TRUE(updated.status.ok()) << updated.status;
-    states[shard == &memory ? 1 : 0] = *shard->State(chunk.id, Version(1));
+    uint64_t encoded = 0;
+    states[shard == &memory ? 1 : 0] = UpdateWith(shard, chunk, codec, &encoded);
   }
   EXPECT_TRUE(states[0] == states[1]);
   const LinkBytes moved = rig.link_bytes().Since(before);

@@ -12,6 +12,8 @@
 #include "compression/codec.h"
 #include "gtest/gtest.h"
 #include "optimizer/trust_ratio.h"
+#include "storage/disk/block_bytes.h"
+#include "storage/disk/disk.h"
 #include "storage/requests.h"
 
 namespace eps {
@@ -37,6 +39,23 @@ UpdateResult TrainChunk(ShardUnderTest* shard, const Chunk& chunk, uint64_t step
     EXPECT_EQ(result.sum_squares, sum_squares);
   }
   return result;
+}
+
+std::string UpdateWith(ShardUnderTest* shard, const Chunk& chunk, const std::string& codec,
+                       uint64_t* sent) {
+  const Gradients gradients = GradientsOf(chunk, 1, 1);
+  UpdateRequest request = RequestOf(shard, chunk, gradients, 1, Merging::kNone);
+  request.inputs.front().data = shard->Encode(chunk, gradients[0][0], codec);
+  *sent += RoundUpTo(request.inputs.front().data->bytes().size(), kDiskBlock);
+  if (shard->spec().training.mode == Mode::kSealed) {
+    const BackendDone reduced = shard->Await(ReduceRequest{request});
+    EXPECT_TRUE(reduced.status.ok()) << reduced.status;
+    request.inputs.clear();
+    request.reduced = std::get<UpdateResult>(reduced.value).reduced;
+  }
+  const BackendDone updated = shard->Await(std::move(request));
+  EXPECT_TRUE(updated.status.ok()) << updated.status;
+  return *shard->State(chunk.id, Version(1));
 }
 
 namespace {

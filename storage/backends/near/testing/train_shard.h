@@ -16,6 +16,11 @@ namespace eps {
 UpdateResult TrainChunk(ShardUnderTest* shard, const Chunk& chunk, uint64_t step,
                         std::vector<UpdateRequest::Encode> encode = {});
 
+// Updates a new chunk with one contribution in this codec, in mode sealed after its reduction.
+// Expects success. Returns the state, and adds the contribution's bytes on a medium to *sent.
+std::string UpdateWith(ShardUnderTest* shard, const Chunk& chunk, const std::string& codec,
+                       uint64_t* sent);
+
 // Initializes the shard and trains two steps, each of all chunks at the same time. Returns the sums
 // of squares, the encoded weights and the whole state. For one thread.
 std::string TrainShard(ShardUnderTest* shard);
