@@ -5,7 +5,6 @@ what the links of the devices carry.
 Argument: the path of eps."""
 
 import glob
-import json
 import os
 import re
 import shutil
@@ -44,13 +43,8 @@ class NearStorageTest(runs.RunTest):
 
     def check_links(self, log):
         """Compares what status says of one moment with what it said a moment before."""
-        with open(log, encoding="utf-8") as f:
-            servers = re.search(r"eps status (--servers=[^)\s]+)", f.read()).group(1)
-        for line in self.eps("status", servers, "--json").splitlines():
-            links = json.loads(line)["link_bytes"]
-            self.assertEqual({link["device"] for link in links}, {"csd-0", "csd-1"})
-            of = {tuple(link[key] for key in ("device", "link", "direction", "purpose")):
-                  link["bytes"] for link in links}
+        for of in self.links_of(log):
+            self.assertEqual({device for device, *_ in of}, {"csd-0", "csd-1"})
             for device in ("csd-0", "csd-1"):
                 # Moments stay inside: the state is read and written there. Gradients arrive in the
                 # memory of the device, and wait there.
@@ -60,7 +54,7 @@ class NearStorageTest(runs.RunTest):
                 self.assertGreater(of[device, "host", "written", "gradient"], 0)
                 self.assertLess(of[device, "host", "written", "gradient"],
                                 of[device, "internal", "written", "state"])
-        text = self.eps("status", servers)
+        text = self.status(log)
         self.assertRegex(text, r"device csd-1: host [\d.]+ \w+ read, .*; internal .*; media .*")
 
     def test_trains_through_kills_with_the_bits_of_memory(self):

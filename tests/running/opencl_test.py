@@ -3,9 +3,7 @@ digest of one in memory, although a server is killed; its media can be read with
 
 Argument: the path of eps."""
 
-import json
 import os
-import re
 import shutil
 import signal
 
@@ -41,11 +39,7 @@ class OpenClTest(runs.RunTest):
 
     def check_links(self, log):
         """Checks that devices of two servers update, and that weights come up in FP32."""
-        with open(log, encoding="utf-8") as f:
-            servers = re.search(r"eps status (--servers=[^)\s]+)", f.read()).group(1)
-        for line in self.eps("status", servers, "--json").splitlines():
-            of = {tuple(link[key] for key in ("device", "link", "direction", "purpose")):
-                  link["bytes"] for link in json.loads(line)["link_bytes"]}
+        for of in self.links_of(log):
             for device in ("csd-0", "csd-1"):
                 self.assertGreater(of[device, "internal", "read", "state"], 0)
                 self.assertGreater(of[device, "internal", "written", "state"], 0)

@@ -4,7 +4,6 @@ another file, or one that it does not trust.
 
 Argument: the path of eps."""
 
-import json
 import os
 import shutil
 import signal
@@ -21,21 +20,12 @@ SETTINGS = dict(small_job.SETTINGS, **{
     "quantization.gradients": "plugin", "servers.trust_plugins": "true"})
 
 
-def build_codec(eps, name):
-    """Returns the object of a new codec."""
-    folder = os.path.join(TMP, "codec-" + name)
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([eps, "codec", "new", name, "--out=" + folder], check=True,
-                   timeout=TIMEOUT_SECONDS, stdout=subprocess.DEVNULL)
-    subprocess.run(["make", "--silent", "-C", folder], check=True, timeout=TIMEOUT_SECONDS)
-    return os.path.join(folder, name + ".so")
-
-
 class PluginCodecTest(runs.RunTest):
     @classmethod
     def setUpClass(cls):
         cls.model, cls.text = small_job.write_inputs(TMP)
-        cls.codecs = {name: build_codec(cls.program, name) for name in ("one", "two")}
+        cls.codecs = {name: runs.build_plugin(cls.program, "codec", name)
+                      for name in ("one", "two")}
 
     def command(self, out, **settings):
         train = ["train", "--model=" + self.model, "--data=" + self.text, "--overwrite",
@@ -136,7 +126,8 @@ class PluginCodecTest(runs.RunTest):
                 address = "--servers=" + self.wait_for_address(started[0], log.name)
                 job = os.path.join(TMP, "plugin.yaml")
                 with open(job, "w", encoding="utf-8") as f:
-                    f.write(self.job_text())
+                    f.write(runs.job_text(self.model, self.text,
+                                          {**SETTINGS, "training.steps": 8}))
                 self.eps("submit", "-f", job, address)
                 started.append(self.begin(["driver", "--once", address, "--out=" + jobs,
                                            "--data-root=" + TMP, plugin], log))
@@ -157,15 +148,6 @@ class PluginCodecTest(runs.RunTest):
                       "file has %s" % tuple(digests), said)
         self.assertEqual(self.outcome(os.path.join(jobs, "plugin"), 8),
                          self.outcome(os.path.join(TMP, "undisturbed"), 8))
-
-    def job_text(self):
-        """Returns the YAML of a job of eight steps; JSON is YAML, too."""
-        job = {"model": {"path": self.model}, "data": {"path": self.text}}
-        for key, value in {**SETTINGS, "training.steps": 8}.items():
-            section, name = key.split(".")
-            if section not in ("servers", "storage", "worker"):
-                job.setdefault(section, {})[name] = value
-        return json.dumps(job)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ another file, or one that it does not trust.
 
 Argument: the path of eps."""
 
-import json
 import os
 import shutil
 import signal
@@ -21,27 +20,12 @@ SETTINGS = dict(small_job.SETTINGS, **{
     "optimizer.name": "plugin", "optimizer.plugin_parameters": "alpha=0.9"})
 
 
-def build_updater(eps, name, plant=("", "")):
-    """Returns the object of a new updater in whose source `plant`, (old, new), replaces a text."""
-    folder = os.path.join(TMP, "updater-" + name)
-    shutil.rmtree(folder, ignore_errors=True)
-    subprocess.run([eps, "updater", "new", name, "--out=" + folder], check=True,
-                   timeout=TIMEOUT_SECONDS, stdout=subprocess.DEVNULL)
-    source = os.path.join(folder, name + ".c")
-    with open(source, encoding="utf-8") as f:
-        text = f.read()
-    assert plant[0] in text, plant
-    with open(source, "w", encoding="utf-8") as f:
-        f.write("#include <fcntl.h>\n" + text.replace(*plant) if plant[0] else text)
-    subprocess.run(["make", "--silent", "-C", folder], check=True, timeout=TIMEOUT_SECONDS)
-    return os.path.join(folder, name + ".so")
-
-
 class PluginTest(runs.RunTest):
     @classmethod
     def setUpClass(cls):
         cls.model, cls.text = small_job.write_inputs(TMP)
-        cls.updaters = {name: build_updater(cls.program, name) for name in ("one", "two")}
+        cls.updaters = {name: runs.build_plugin(cls.program, "updater", name)
+                        for name in ("one", "two")}
 
     def command(self, out, **settings):
         train = ["train", "--model=" + self.model, "--data=" + self.text, "--overwrite",
@@ -146,25 +130,22 @@ class PluginTest(runs.RunTest):
                          self.outcome(os.path.join(TMP, "undisturbed"), 8))
 
     def job_text(self, optimizer):
-        """Returns the YAML of a job of eight steps; JSON is YAML, too."""
-        job = {"model": {"path": self.model}, "data": {"path": self.text}}
-        for key, value in {**SETTINGS, "training.steps": 8}.items():
-            section, name = key.split(".")
-            if section not in ("optimizer", "servers", "storage", "worker"):
-                job.setdefault(section, {})[name] = value
-        job["optimizer"] = {"name": optimizer}
+        """Returns a job of eight steps with this optimizer."""
+        settings = {key: value for key, value in SETTINGS.items() if key[:10] != "optimizer."}
+        settings.update({"training.steps": 8, "optimizer.name": optimizer})
         if optimizer == "plugin":
-            job["optimizer"]["plugin_parameters"] = SETTINGS["optimizer.plugin_parameters"]
-        return json.dumps(job)
+            key = "optimizer.plugin_parameters"
+            settings[key] = SETTINGS[key]
+        return runs.job_text(self.model, self.text, settings)
 
     def test_a_fence_ends_what_does_more(self):
         """One updater opens a file in a step. Others make one as soon as they are loaded: wherever
         that is, or in a device alone."""
         loop = "  for (size_t i = 0; i < n; ++i) {\n    const float g ="
-        reads = build_updater(self.program, "reads", (
+        reads = runs.build_plugin(self.program, "updater", "reads", (
             loop, '  if (open("/etc/passwd", O_RDONLY) < 0) return;\n' + loop))
         entry, made = '__attribute__((visibility("default")))', os.path.join(TMP, "made")
-        writes = {name: build_updater(self.program, name, (
+        writes = {name: runs.build_plugin(self.program, "updater", name, (
             entry, '#include <string.h>\n'
             '__attribute__((constructor)) static void make_file(int argc, char** argv) {\n'
             '  if (argc == 0 || strstr(argv[0], "%s") == NULL) return;\n'

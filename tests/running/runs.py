@@ -1,7 +1,9 @@
 """Runs `eps` as a user would. Tests of running jobs build on it."""
 
+import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -46,6 +48,18 @@ class RunTest(unittest.TestCase):
             self.assertIsNone(process.poll(), "the run has ended before step %d" % step)
             time.sleep(0.005)
 
+    def status(self, log, *arguments):
+        """Returns what eps status says of the run with this log."""
+        with open(log, encoding="utf-8") as f:
+            servers = re.search(r"eps status (--servers=[^)\s]+)", f.read()).group(1)
+        return self.eps("status", servers, *arguments)
+
+    def links_of(self, log):
+        """Yields {(device, link, direction, purpose): bytes} of each server of that run."""
+        for line in self.status(log, "--json").splitlines():
+            yield {tuple(link[key] for key in ("device", "link", "direction", "purpose")):
+                   link["bytes"] for link in json.loads(line)["link_bytes"]}
+
     def wait_for_restarts(self, process, path, count):
         """Waits until the run has noted in the file that it restarts a server, so many times."""
         deadline = time.monotonic() + TIMEOUT_SECONDS
@@ -72,6 +86,34 @@ class RunTest(unittest.TestCase):
 
     def outcome(self, out, steps):
         return small_job.outcome(self.program, out, steps)
+
+
+def build_plugin(eps, command, name, plant=("", "")):
+    """Returns the object of a new plug-in of `eps COMMAND`, in whose source `plant`, (old, new),
+    replaces a text."""
+    folder = os.path.join(TMP, command + "-" + name)
+    shutil.rmtree(folder, ignore_errors=True)
+    subprocess.run([eps, command, "new", name, "--out=" + folder], check=True,
+                   timeout=TIMEOUT_SECONDS, stdout=subprocess.DEVNULL)
+    source = os.path.join(folder, name + ".c")
+    with open(source, encoding="utf-8") as f:
+        text = f.read()
+    assert plant[0] in text, plant
+    with open(source, "w", encoding="utf-8") as f:
+        f.write("#include <fcntl.h>\n" + text.replace(*plant) if plant[0] else text)
+    subprocess.run(["make", "--silent", "-C", folder], check=True, timeout=TIMEOUT_SECONDS)
+    return os.path.join(folder, name + ".so")
+
+
+def job_text(model, data, settings):
+    """Returns the YAML of a job that is submitted, which names no file and no machine; JSON is
+    YAML, too."""
+    job = {"model": {"path": model}, "data": {"path": data}}
+    for key, value in settings.items():
+        section, name = key.split(".")
+        if section not in ("servers", "storage", "worker"):
+            job.setdefault(section, {})[name] = value
+    return json.dumps(job)
 
 
 def with_settings(command, settings, changes):
