@@ -23,6 +23,15 @@ inline constexpr char kEvaluateSpan[] = "evaluate";
 inline constexpr char kDecodeSpan[] = "decode weights";
 inline constexpr char kEncodeGradientSpan[] = "encode gradient";
 
+// ---- Of the queues of a worker's device. The subject is a stage, or none.
+inline constexpr char kDeviceComputeSpan[] = "compute on the device";
+inline constexpr char kDeviceWeightsSpan[] = "copy weights to the device";
+inline constexpr char kDeviceDecodeSpan[] = "decode weights on the device";
+inline constexpr char kDeviceEncodeSpan[] = "encode a gradient on the device";
+inline constexpr char kDeviceGradientSpan[] = "copy a gradient to the host";
+inline constexpr char kDeviceStashSpan[] = "copy to the stash";
+inline constexpr char kDeviceUnstashSpan[] = "copy from the stash";
+
 // ---- Of a server. The subject is a chunk, or none.
 inline constexpr char kStepSpan[] = "step";    // how long it was open
 inline constexpr char kCheckSpan[] = "check";  // a gradient that arrived
@@ -36,10 +45,18 @@ inline constexpr char kWriteStateSpan[] = "write state";
 inline constexpr char kCopyForCutSpan[] = "copy for a cut";
 inline constexpr char kWriteCutSpan[] = "write a cut";
 
+// The queues of a device, in the order of their numbers.
+inline constexpr const char* kQueueNames[] = {
+    "device: compute",       "device: weights in", "device: codecs",
+    "device: gradients out", "device: stash out",  "device: stash in",
+};
+
 // Returns whether the subject of such a span is a stage, and not a chunk.
 inline bool SubjectIsStage(absl::string_view name) {
   for (const char* const other :
-       {kWaitForWeightsSpan, kForwardSpan, kBackwardSpan, kWaitForMemorySpan, kWaitForWindowSpan}) {
+       {kWaitForWeightsSpan, kForwardSpan, kBackwardSpan, kWaitForMemorySpan, kWaitForWindowSpan,
+        kDeviceComputeSpan, kDeviceWeightsSpan, kDeviceDecodeSpan, kDeviceEncodeSpan, kDeviceGradientSpan,
+        kDeviceStashSpan, kDeviceUnstashSpan}) {
     if (name == other) return true;
   }
   return false;

@@ -68,6 +68,8 @@ void RecordSpan(const char* name, uint32_t thread, int64_t start_ns, const SpanP
   TraceLog::OfProcess().Append({name, thread, start_ns, duration_ns, place});
 }
 
+void RecordDone(const RecordedSpan& span) { TraceLog::OfProcess().Append(span); }
+
 }  // namespace internal
 
 int64_t TraceNowNs() {

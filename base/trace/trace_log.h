@@ -24,7 +24,7 @@ struct SpanPlace {
 // A span that has ended.
 struct RecordedSpan {
   const char* name;  // a literal of span_names.h
-  uint32_t thread;   // of this process, numbered from 1; 0: no thread worked on it
+  uint32_t thread;   // of this process, numbered from 1; 0: no thread worked on it; or a queue
   int64_t start_ns;  // TraceNowNs()
   uint64_t duration_ns;
   SpanPlace place;
@@ -36,6 +36,7 @@ int64_t TraceNowNs();
 namespace internal {
 extern std::atomic<int> open_recordings;
 void RecordSpan(const char* name, uint32_t thread, int64_t start_ns, const SpanPlace& place);
+void RecordDone(const RecordedSpan& span);
 uint32_t ThisThread();
 }  // namespace internal
 
@@ -91,6 +92,17 @@ class TraceSpan {
 // Records a span that lasted from `start_ns` until now, and on which no thread worked all the time.
 inline void RecordLasting(const char* name, int64_t start_ns, const SpanPlace& place) {
   if (TraceIsOn()) internal::RecordSpan(name, /*thread=*/0, start_ns, place);
+}
+
+// Queues of a device have numbers as if they were threads: this one plus 1, 2, ….
+inline constexpr uint32_t kFirstQueue = 1u << 20;
+
+// Records a span of a device's queue, numbered from 1.
+inline void RecordOfQueue(const char* name, uint32_t queue, int64_t start_ns, uint64_t duration_ns,
+                          const SpanPlace& place) {
+  if (TraceIsOn()) {
+    internal::RecordDone({name, kFirstQueue + queue, start_ns, duration_ns, place});
+  }
 }
 
 // Code that knows only the version of weights learns the step that reads it. Call SetOpenStep when

@@ -16,6 +16,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -26,7 +27,7 @@
 #include "absl/strings/strip.h"
 #include "base/check.h"
 #include "base/job/layout/model_layout.h"
-#include "worker/client/parameter_client.h"
+#include "bench/gpu/instant_client.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_stages.h"
 #include "worker/relay/host_stage_pool.h"
@@ -133,47 +134,14 @@ class Filler {
   std::set<const float*> filled_;
 };
 
-// Servers that are infinitely fast: fetches complete at once, and gradients are accepted at once.
-class InstantClient final : public ParameterClient {
- public:
-  explicit InstantClient(const JobSpec& spec) : spec_(spec), filler_(spec) {}
-  absl::StatusOr<JoinedJob> Join(const JoinOptions&) override {
-    return absl::UnimplementedError("not used by a relay");
-  }
-  absl::StatusOr<StepStart> BeginStep(Step step) override {
-    StepStart start;
-    start.done = step.value() > spec_.training.steps;
-    start.step = step;
-    start.version = Version(step.value() - 1);
-    return start;
-  }
-  absl::Status ReportLosses(absl::Span<const PartLossSum>) override { return absl::OkStatus(); }
-  absl::Status ReportEvaluation(absl::Span<const PartLossSum>) override { return absl::OkStatus(); }
-  std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version, bool,
-                                           TensorPointers out) override {
-    filler_.Fill(stage, out);
-    return std::make_unique<Fetched>();
-  }
-  absl::Status Push(StageId, PartId, uint64_t, TensorPointers, std::shared_ptr<void>) override {
-    return absl::OkStatus();
-  }
-  absl::Status Flush() override { return absl::OkStatus(); }
-  bool HandOver() override { return false; }
-  absl::Status Leave() override { return absl::OkStatus(); }
-  ClientStats stats() const override { return {}; }
-
- private:
-  class Fetched final : public PendingFetch {
-   public:
-    absl::Status Wait() override { return absl::OkStatus(); }
-  };
-  const JobSpec& spec_;
-  Filler filler_;
-};
-
 double MedianOf(std::vector<double> seconds) {
   std::sort(seconds.begin(), seconds.end());
   return seconds[seconds.size() / 2];
+}
+
+// As many threads as a worker's client has.
+int ClientThreads() {
+  return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
 }
 
 // Returns the seconds of a step by the relay, between the ends of two steps; the end of a step
@@ -183,7 +151,7 @@ double TimeRelay(const JobSpec& spec, StageRuntime* runtime) {
   job.spec = spec;
   job.parts = {PartId(0)};
   job.next_step = Step(1);
-  InstantClient client(spec);
+  InstantClient client(spec, ClientThreads());
   OneBatch batches(BatchOf(spec));
   Relay relay(job, &client, runtime, &batches, RelayOptions());
   std::vector<double> seconds;

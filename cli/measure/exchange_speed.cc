@@ -124,8 +124,10 @@ class Exchange {
     const auto fetch = [&](size_t i) {
       fetches[i % 2] = nullptr;
       if (i == visits.size() || !FetchesWeights(spec_, visits[i])) return;
-      fetches[i % 2] = client_->FetchStage(visits[i].stage, step.version, visits[i].backward,
-                                           PointersInto(visits[i].stage, &stages_[i % 2]));
+      const StageId stage = visits[i].stage;
+      fetches[i % 2] = client_->FetchStage(
+          stage, step.version, visits[i].backward,
+          std::make_shared<HostSink>(&spec_, stage, PointersInto(stage, &stages_[i % 2])));
     };
     fetch(0);
     for (size_t i = 0; i < visits.size(); ++i) {
@@ -134,8 +136,10 @@ class Exchange {
       if (fetches[i % 2] != nullptr) EPS_RETURN_IF_ERROR(fetches[i % 2]->Wait());
       if (!visits[i].backward) continue;
       if (stage == StageId(0)) EPS_RETURN_IF_ERROR(client_->ReportLosses({{PartId(0), 1.0, 1}}));
-      EPS_RETURN_IF_ERROR(client_->Push(stage, PartId(0), /*tokens=*/1,
-                                        PointersInto(stage, gradient_.get()), gradient_));
+      EPS_RETURN_IF_ERROR(
+          client_->Push(stage, PartId(0), /*tokens=*/1,
+                        std::make_shared<HostGradient>(
+                            spec_, stage, PointersInto(stage, gradient_.get()), gradient_)));
     }
     EPS_RETURN_IF_ERROR(client_->Flush());
     next_step_ = Step(next_step_.value() + 1);

@@ -25,15 +25,6 @@ uint64_t JobView::GenerationOf(PartId part) const {
   return it == leases.end() ? 0 : it->second;
 }
 
-float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
-                     TensorId tensor, uint32_t view) {
-  const std::vector<TensorUse>& uses = spec.stages[stage.value()].uses;
-  for (size_t i = 0; i < uses.size(); ++i) {
-    if (uses[i].tensor == tensor) return pointers[view * uses.size() + i];
-  }
-  return nullptr;
-}
-
 ClientCore::ClientCore(ClientOptions client_options)
     : options(std::move(client_options)),
       nonce(RandomNonce()),

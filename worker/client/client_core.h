@@ -53,11 +53,6 @@ struct JobView {
   std::string StageText(StageId stage) const;
 };
 
-// Returns the tensor's array among `pointers`, which hold one per TensorUse of `stage` for each
-// view; null if the stage does not use the tensor.
-float* TensorPointer(const JobSpec& spec, StageId stage, const TensorPointers& pointers,
-                     TensorId tensor, uint32_t view = 0);
-
 // A role held by the holder of a client's mutex. The parts of a client refer to the same mutex
 // through different pointers, which clang's analysis regards as different mutexes; the annotations
 // therefore name this role.

@@ -44,7 +44,7 @@ TEST_F(FetchTest, UsesTheCodecsOfTheSpecsTable) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(1));
-  ASSERT_TRUE(client_->FetchStage(StageId(1), Version(1), false, memory.pointers())->Wait().ok());
+  ASSERT_TRUE(client_->FetchStage(StageId(1), Version(1), false, memory.sink())->Wait().ok());
   ASSERT_EQ(chunks_.chunk(ChunkId(3)).segments[0].tensor, spec_.stages[1].uses[0].tensor);
   EXPECT_EQ(ScriptedWeight(3, 4, 1), 3004.5f);
   EXPECT_EQ(memory.tensors[0][4], 3008.0f) << "3004.5 in bf16";
@@ -61,8 +61,7 @@ TEST_F(FetchTest, DecodeOnceRoundsMatricesOnly) {
   Begin();
   for (const bool backward : {false, true}) {
     StageMemory memory(spec_, StageId(1));
-    ASSERT_TRUE(
-        client_->FetchStage(StageId(1), Version(1), backward, memory.pointers())->Wait().ok());
+    ASSERT_TRUE(client_->FetchStage(StageId(1), Version(1), backward, memory.sink())->Wait().ok());
     ASSERT_EQ(chunks_.chunk(ChunkId(3)).segments[0].tensor, spec_.stages[1].uses[0].tensor);
     EXPECT_EQ(ScriptedWeight(3, 4, 1), 3004.5f);
     EXPECT_EQ(memory.tensors[0][4], 3008.0f) << "3004.5 in bf16";
@@ -85,8 +84,7 @@ TEST_F(FetchTest, FrozenWeightsAreFetchedOnce) {
   const uint64_t fetched = client_->stats().fetched_bytes;
   for (const bool backward : {true, false}) {
     StageMemory kept(spec_, StageId(0));
-    ASSERT_TRUE(
-        client_->FetchStage(StageId(0), Version(2), backward, kept.pointers())->Wait().ok());
+    ASSERT_TRUE(client_->FetchStage(StageId(0), Version(2), backward, kept.sink())->Wait().ok());
     ExpectWeights(kept, StageId(0), 1);
   }
   EXPECT_EQ(client_->stats().fetched_bytes, fetched);
@@ -105,7 +103,7 @@ TEST_F(FetchTest, FrozenWeightsBeyondTheCacheAreFetched) {
   ExpectFetch(StageId(0), 1);
   const uint64_t fetched = client_->stats().fetched_bytes;
   StageMemory again(spec_, StageId(0));
-  ASSERT_TRUE(client_->FetchStage(StageId(0), Version(2), false, again.pointers())->Wait().ok());
+  ASSERT_TRUE(client_->FetchStage(StageId(0), Version(2), false, again.sink())->Wait().ok());
   EXPECT_EQ(client_->stats().fetched_bytes, 2 * fetched - options_.frozen_cache_bytes);
   EXPECT_LE(account_.live_bytes(), options_.frozen_cache_bytes);
 }
@@ -139,7 +137,7 @@ TEST_F(FetchTest, KeepsAtMostEightRequestsInFlight) {
   std::vector<StageMemory> memories(12, StageMemory(spec_, StageId(0)));
   std::vector<std::unique_ptr<PendingFetch>> fetches;
   for (auto& memory : memories) {
-    fetches.push_back(client_->FetchStage(StageId(0), Version(1), false, memory.pointers()));
+    fetches.push_back(client_->FetchStage(StageId(0), Version(1), false, memory.sink()));
   }
   ASSERT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.fetches.size() >= 8; }));
   for (size_t i = 0; i < fetches.size(); ++i) {
@@ -178,7 +176,10 @@ class BrokenFetchTest : public ClientFixture,
     TensorPointers out = first.pointers();
     for (float* tensor : second.pointers()) out.push_back(tensor);
     const absl::Status status =
-        client_->FetchStage(StageId(1), Version(3), /*backward=*/true, out)->Wait();
+        client_
+            ->FetchStage(StageId(1), Version(3), /*backward=*/true,
+                         std::make_shared<HostSink>(&spec_, StageId(1), std::move(out)))
+            ->Wait();
     EXPECT_TRUE(status.ok()) << status;
     std::vector<std::vector<float>> tensors = std::move(first.tensors);
     for (std::vector<float>& tensor : second.tensors) tensors.push_back(std::move(tensor));
@@ -224,7 +225,7 @@ TEST_F(FetchTest, RefusesAChunkWhoseCrcStaysWrong) {
   Begin();
   StageMemory memory(spec_, StageId(0));
   const absl::Status status =
-      client_->FetchStage(StageId(0), Version(1), false, memory.pointers())->Wait();
+      client_->FetchStage(StageId(0), Version(1), false, memory.sink())->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "layer.0")) << status;
@@ -249,7 +250,7 @@ TEST_F(FetchTest, RefusesSlicesThatContradictTheRequest) {
     Begin();
     StageMemory memory(spec_, StageId(0));
     const absl::Status status =
-        client_->FetchStage(StageId(0), Version(1), false, memory.pointers())->Wait();
+        client_->FetchStage(StageId(0), Version(1), false, memory.sink())->Wait();
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << expected << ": " << status;
     EXPECT_TRUE(absl::StrContains(status.message(), expected)) << status;
     client_.reset();
@@ -269,7 +270,7 @@ TEST_F(FetchTest, ReportsARefusedFetch) {
   Begin();
   StageMemory memory(spec_, StageId(2));
   const absl::Status status =
-      client_->FetchStage(StageId(2), Version(1), false, memory.pointers())->Wait();
+      client_->FetchStage(StageId(2), Version(1), false, memory.sink())->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "version 1 is gone")) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "2 (layer.2)")) << status;
@@ -282,8 +283,8 @@ TEST_F(FetchTest, DoesNotWriteToAnAbandonedDestination) {
   Begin();
   auto gone = std::make_unique<StageMemory>(spec_, StageId(0));
   auto kept = std::make_unique<StageMemory>(spec_, StageId(0));
-  auto fetch = client_->FetchStage(StageId(0), Version(1), false, kept->pointers());
-  client_->FetchStage(StageId(0), Version(1), false, gone->pointers()).reset();
+  auto fetch = client_->FetchStage(StageId(0), Version(1), false, kept->sink());
+  client_->FetchStage(StageId(0), Version(1), false, gone->sink()).reset();
   gone.reset();  // the address sanitizer reports later writes
   fetch.reset();
   ChangeAll([](Script* s) { s->park_fetches = false; });
@@ -308,7 +309,7 @@ TEST_F(FetchTest, DoesNotDecodeAbandonedChunks) {
     ASSERT_TRUE(Push(StageId(2), part, &gradient, std::move(keep_alive)).ok());
   }
   StageMemory memory(spec_, StageId(0));
-  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.sink());
   ASSERT_TRUE(servers_[0]->WaitUntil([&](const Seen&) {
     return client_->stats().fetched_bytes == (64 * 64 + 64) * sizeof(float);
   }));
@@ -327,7 +328,7 @@ TEST_F(FetchTest, AFetchMayOutliveItsClient) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(0));
-  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.sink());
   client_.reset();
   EXPECT_EQ(fetch->Wait().code(), absl::StatusCode::kCancelled);
 }
@@ -338,7 +339,7 @@ TEST_F(FetchTest, ContinuesAfterAServerRestart) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(0));
-  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(0), Version(1), false, memory.sink());
   StageMemory gradient = Gradient(StageId(2), 3);
   ASSERT_TRUE(Push(StageId(2), 0, &gradient).ok());
   const auto busy = [](const Seen& s) { return !s.fetches.empty() && !s.headers.empty(); };
@@ -359,7 +360,7 @@ TEST_F(FetchTest, NamesAServerThatStaysAway) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(1));
-  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.sink());
   ASSERT_TRUE(servers_[1]->WaitUntil([](const Seen& s) { return !s.fetches.empty(); }));
   servers_[1]->Stop();
   const absl::Status status = fetch->Wait();
@@ -379,7 +380,7 @@ TEST_F(FetchTest, GivesUpWhenEveryStreamBreaks) {
   Begin();
   StageMemory memory(spec_, StageId(1));
   const absl::Status status =
-      client_->FetchStage(StageId(1), Version(1), false, memory.pointers())->Wait();
+      client_->FetchStage(StageId(1), Version(1), false, memory.sink())->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "scripted break")) << status;
 }
@@ -391,7 +392,7 @@ TEST_F(FetchTest, WaitsForParkedFetchesOfAnsweringServers) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(1));
-  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.sink());
   ASSERT_TRUE(servers_[0]->WaitUntil([](const Seen& s) { return s.statuses >= 3; }));
   ChangeAll([](Script* s) { s->park_fetches = false; });
   EXPECT_TRUE(fetch->Wait().ok());
@@ -408,7 +409,7 @@ TEST_F(FetchTest, GivesUpOnASilentServer) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(1));
-  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.sink());
   const absl::Status status = fetch->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), servers_[0]->address())) << status;
@@ -424,7 +425,7 @@ TEST_F(FetchTest, StopsWaitingWhenTheJobFails) {
   Join();
   Begin();
   StageMemory memory(spec_, StageId(1));
-  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.pointers());
+  auto fetch = client_->FetchStage(StageId(1), Version(1), false, memory.sink());
   const absl::Status status = fetch->Wait();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
   EXPECT_TRUE(absl::StrContains(status.message(), "--resume=latest")) << status;

@@ -1,7 +1,6 @@
 #include "worker/client/fetcher.h"
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,7 +9,6 @@
 #include "base/checksum.h"
 #include "base/status_macros.h"
 #include "base/trace/span_names.h"
-#include "compression/codecs/floats/kernels.h"
 #include "wire/payload_message.h"
 
 namespace eps {
@@ -55,32 +53,8 @@ class PendingFetchImpl final : public PendingFetch {
   const std::shared_ptr<FetchOp> op_;
 };
 
-// Rounds a tile of decoded weights to bf16 in place, for quantization.backward_weights=decode_once.
-void RoundToBf16(const Tile& tile, uint64_t ld, float* values) {
-  std::array<uint8_t, 2 * kTileRows * kTileCols> rounded;
-  float_kernels::EncodeBf16(values, ld, tile.rows, tile.cols, tile.cols, /*past_caches=*/false,
-                            rounded.data());
-  float_kernels::DecodeBf16(rounded.data(), tile.cols, tile.rows, tile.cols, ld, values);
-}
-
 SpanPlace PlaceOf(const FetchOp& op, const Chunk& chunk) {
   return {StepThatReads(op.version.value()), chunk.id.value() + 1};
-}
-
-void DecodeTiles(const EncodedChunk& encoded, const Chunk& chunk, const JobSpec& spec,
-                 const FetchOp& op, uint32_t view) {
-  const bool once = spec.codecs.backward_weights == BackwardWeights::kDecodeOnce;
-  ForEachTile(chunk, [&](const Tile& tile) {
-    const Segment& segment = chunk.segments[tile.segment];
-    float* tensor = TensorPointer(spec, op.stage, op.out, segment.tensor, view);
-    if (tensor == nullptr) return;
-    float* out = tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col;
-    encoded.Read(tile, /*accumulate=*/false, segment.cols, out);
-    // Vectors keep what their codec decoded, because no product contracts them.
-    if (once && spec.tensors[segment.tensor.value()].rank == 2) {
-      RoundToBf16(tile, segment.cols, out);
-    }
-  });
 }
 
 }  // namespace
@@ -126,7 +100,7 @@ bool ShardFetcher::UseKept(const std::shared_ptr<FetchOp>& op, const ChunkCopy& 
   if (!kept.has_value()) return false;
   pool_->Post([this, op, &chunk, encoding, bytes = *std::move(kept)] {
     std::optional<TraceSpan> span(std::in_place, kDecodeSpan, PlaceOf(*op, chunk));
-    Decode(op, chunk, encoding, bytes, &span);
+    GiveToSink(op, chunk, encoding, bytes, &span);
   });
   return true;
 }
@@ -323,39 +297,45 @@ void ShardFetcher::Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chun
     ClientLock lock(&core_->mu);
     return OnDamaged(op, {chunk.id.value(), assembly->encoding.view}, crc, found);
   }
-  if (op->residuals_of.has_value() && bytes.empty()) {
-    ClientLock lock(&core_->mu);
-    return OnResidual(op, chunk.id, Bytes());
+  if (op->residuals_of.has_value()) {
+    TakeResidual(op, chunk, assembly->encoding, std::move(bytes));
+  } else {
+    GiveToSink(op, chunk, assembly->encoding, std::move(bytes), &span);
   }
-  Decode(op, chunk, assembly->encoding, std::move(bytes), &span);
 }
 
-void ShardFetcher::Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
-                          const Encoding& encoding, Bytes bytes, std::optional<TraceSpan>* span) {
-  const bool residual = op->residuals_of.has_value();
-  auto encoded = encoding.codec->Open(chunk, encoding.axis, bytes,
-                                      residual ? Content::kGradient : Content::kWeights);
+void ShardFetcher::TakeResidual(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
+                                const Encoding& encoding, Bytes bytes) {
+  absl::Status checked;
+  if (!bytes.empty()) {
+    checked = encoding.codec->Open(chunk, encoding.axis, bytes, Content::kGradient).status();
+  }
+  ClientLock lock(&core_->mu);
+  if (!checked.ok()) return RefuseChunk(op.get(), chunk, checked);
+  if (op->abandoned || !core_->failure.ok()) return;
+  OnResidual(op, chunk.id, std::move(bytes));
+}
+
+void ShardFetcher::GiveToSink(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
+                              const Encoding& encoding, Bytes bytes,
+                              std::optional<TraceSpan>* span) {
   {
     ClientLock lock(&core_->mu);
-    if (!encoded.ok()) {
-      return FailOp(op.get(),
-                    absl::Status(encoded.status().code(),
-                                 absl::StrCat("server ", address_, ", ", Place(*op, chunk.id), ": ",
-                                              encoded.status().message())));
-    }
     if (op->abandoned || !core_->failure.ok()) return;
-    if (residual) return OnResidual(op, chunk.id, std::move(bytes));
-    if (chunk.frozen) core_->frozen.Keep(chunk.id, encoding.axis, bytes);
     ++op->writers;
   }
-  DecodeTiles(**encoded, chunk, job_->spec, *op, encoding.view);
-  encoded = nullptr;  // discharged before the fetch counts as done
-  bytes = Bytes();
+  Bytes kept;
+  if (chunk.frozen) kept = bytes;
+  const absl::Status taken =
+      op->sink->Take({&chunk, encoding.codec, encoding.axis, encoding.view, std::move(bytes)});
   span->reset();
   ClientLock lock(&core_->mu);
   --op->writers;
-  --op->missing;
   core_->changed.NotifyAll();
+  if (!taken.ok()) return RefuseChunk(op.get(), chunk, taken);
+  if (chunk.frozen) core_->frozen.Keep(chunk.id, encoding.axis, kept);
+  kept = Bytes();  // discharged before the fetch counts as done
+  --op->missing;
 }
 
 void ShardFetcher::OnDamaged(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy,
@@ -380,6 +360,11 @@ void ShardFetcher::FailOp(FetchOp* op, absl::Status status) {
   if (op->residuals_of.has_value()) core_->Fail(status);  // no caller waits for this op
   if (op->status.ok()) op->status = std::move(status);
   core_->changed.NotifyAll();
+}
+
+void ShardFetcher::RefuseChunk(FetchOp* op, const Chunk& chunk, const absl::Status& why) {
+  FailOp(op, absl::Status(why.code(), absl::StrCat("server ", address_, ", ", Place(*op, chunk.id),
+                                                   ": ", why.message())));
 }
 
 std::string ShardFetcher::Place(const FetchOp& op, ChunkId chunk) const {

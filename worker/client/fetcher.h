@@ -27,7 +27,7 @@ struct FetchOp {
   StageId stage;
   Version version;
   bool backward = false;
-  TensorPointers out;  // ParameterClient::FetchStage
+  std::shared_ptr<StageSink> sink;  // null in a fetch of residuals
 
   // Only for a fetch of residuals, which decodes nothing: the part that they belong to, those
   // received so far, and the callback for when all have arrived, called with the lock held.
@@ -36,7 +36,7 @@ struct FetchOp {
   std::function<void(const FetchOp&)> on_done;
 
   uint32_t missing = 0;  // copies that are still to arrive
-  uint32_t writers = 0;  // tasks that are writing to `out`
+  uint32_t writers = 0;  // tasks that are calling `sink`
   bool abandoned = false;
   absl::Status status;
   std::map<uint32_t, int> damaged;  // transfers of a chunk that failed their CRC
@@ -56,7 +56,7 @@ std::unique_ptr<PendingFetch> NewPendingFetch(std::shared_ptr<ClientCore> core,
                                               std::shared_ptr<FetchOp> op);
 
 // Fetches from one server over its single Fetch stream. At most kMaxRequests are in flight; further
-// ones wait here. Assembles chunks on the stream's thread and decodes them on `pool`.
+// ones wait here. Assembles chunks on the stream's thread and passes them on from `pool`.
 class ShardFetcher final : public StreamHandler {
  public:
   static constexpr size_t kMaxRequests = 8;  // the server's limit (data.proto)
@@ -112,19 +112,24 @@ class ShardFetcher final : public StreamHandler {
       EPS_REQUIRES(client_lock);
   // Returns the encoding of the answer for a copy.
   Encoding EncodingOf(const FetchOp& op, const ChunkCopy& copy) const;
-  // Decodes the copy if it is kept (FrozenCache). Returns whether it is.
+  // Passes the copy on if it is kept (FrozenCache). Returns whether it is.
   bool UseKept(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy) EPS_REQUIRES(client_lock);
   // Checks the bytes of a copy that has arrived, and passes them on.
   void Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
                Assembly* assembly) EPS_EXCLUDES(client_lock);
-  // Decodes weights into place, and ends the span before it wakes whoever waits for them.
-  void Decode(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, const Encoding& encoding,
-              Bytes bytes, std::optional<TraceSpan>* span) EPS_EXCLUDES(client_lock);
+  // Gives weights to the sink, and ends the span before it wakes whoever waits for them.
+  void GiveToSink(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, const Encoding& encoding,
+                  Bytes bytes, std::optional<TraceSpan>* span) EPS_EXCLUDES(client_lock);
+  // Checks the residual of a chunk; no bytes are an empty one.
+  void TakeResidual(const std::shared_ptr<FetchOp>& op, const Chunk& chunk,
+                    const Encoding& encoding, Bytes bytes) EPS_EXCLUDES(client_lock);
   void OnResidual(const std::shared_ptr<FetchOp>& op, ChunkId chunk, Bytes bytes)
       EPS_REQUIRES(client_lock);
   void OnDamaged(const std::shared_ptr<FetchOp>& op, const ChunkCopy& copy, uint32_t expected,
                  uint32_t found) EPS_REQUIRES(client_lock);
   void FailOp(FetchOp* op, absl::Status status) EPS_REQUIRES(client_lock);
+  void RefuseChunk(FetchOp* op, const Chunk& chunk, const absl::Status& why)
+      EPS_REQUIRES(client_lock);
   std::string Place(const FetchOp& op, ChunkId chunk) const;
 
   const std::shared_ptr<ClientCore> core_;

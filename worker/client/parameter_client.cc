@@ -61,10 +61,10 @@ class GrpcParameterClient final : public ParameterClient {
   absl::Status ReportLosses(absl::Span<const PartLossSum> losses) override;
   absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) override;
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
-                                           TensorPointers out) override;
+                                           std::shared_ptr<StageSink> sink) override;
   void PreparePush(StageId stage, Version version) override;
-  absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
-                    std::shared_ptr<void> keep_alive) override;
+  absl::Status Push(StageId use, PartId part, uint64_t tokens,
+                    std::shared_ptr<const GradientSource> gradient) override;
   absl::Status Flush() override;
   bool HandOver() override;
   absl::Status Leave() override;
@@ -311,17 +311,14 @@ absl::Status GrpcParameterClient::ReportEvaluation(absl::Span<const PartLossSum>
 }
 
 std::unique_ptr<PendingFetch> GrpcParameterClient::FetchStage(StageId stage, Version version,
-                                                              bool backward, TensorPointers out) {
+                                                              bool backward,
+                                                              std::shared_ptr<StageSink> sink) {
   EPS_CHECK_MSG(!shards_.empty() && stage.value() < job_.spec.stages.size(), "stage " << stage);
-  const size_t uses = job_.spec.stages[stage.value()].uses.size();
-  const bool two_views =
-      backward && job_.spec.codecs.backward_weights == BackwardWeights::kBothAxes;
-  EPS_CHECK(out.size() == (two_views ? 2 : 1) * uses);
   auto op = std::make_shared<FetchOp>();
   op->stage = stage;
   op->version = version;
   op->backward = backward;
-  op->out = std::move(out);
+  op->sink = std::move(sink);
   const absl::Span<const ChunkId> chunks = job_.chunks.ChunksOfStage(stage);
   for (const ChunkId chunk : chunks) {
     op->missing += job_.codecs->axes(stage, chunk, backward).has_second ? 2 : 1;
@@ -350,17 +347,15 @@ void GrpcParameterClient::FetchFromShards(const std::shared_ptr<FetchOp>& op,
 }
 
 absl::Status GrpcParameterClient::Push(StageId use, PartId part, uint64_t tokens,
-                                       TensorPointers gradient, std::shared_ptr<void> keep_alive) {
+                                       std::shared_ptr<const GradientSource> gradient) {
   EPS_CHECK_MSG(!shards_.empty() && use.value() < job_.spec.stages.size(), "stage " << use);
-  EPS_CHECK(gradient.size() == job_.spec.stages[use.value()].uses.size());
-  PushQueue::Job job;  // declared before the lock, so keep_alive is dropped without the lock
+  PushQueue::Job job;  // declared before the lock, so the gradient is dropped without the lock
   job.use = use;
   job.part = part;
   job.tokens = tokens;
   job.step = open_step_->step();
   job.loss_scale_log2 = open_step_->loss_scale_log2();
   job.gradient = std::move(gradient);
-  job.keep_alive = std::move(keep_alive);
   for (const ChunkId chunk : job_.chunks.ChunksOfStage(use)) {
     if (job_.chunks.chunk(chunk).frozen) continue;
     if (!open_step_->IsCounted(use, part, chunk)) job.chunks.push_back(chunk);

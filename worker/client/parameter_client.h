@@ -28,6 +28,8 @@
 #include "base/job/layout/chunk_map.h"
 #include "base/memory_account.h"
 #include "base/numerics/held_out_counts.h"
+#include "worker/client/stages/gradient_source.h"
+#include "worker/client/stages/stage_sink.h"
 
 namespace eps {
 
@@ -68,9 +70,6 @@ struct JoinedJob {
   bool done = false;  // nothing is left to train
 };
 
-// A stage's tensors in host memory: one pointer per TensorUse, in the spec's order.
-using TensorPointers = std::vector<float*>;
-
 // The servers' answer to BeginStep.
 struct StepStart {
   bool done = false;
@@ -100,11 +99,11 @@ struct ClientStats {
   double push_wait_seconds = 0;   // time that the caller waited in Push or Flush
 };
 
-// A fetch in progress. Destroying it abandons the fetch: nothing writes to `out` afterwards.
+// A fetch in progress. Destroying it abandons the fetch: the sink receives nothing afterwards.
 class PendingFetch {
  public:
   virtual ~PendingFetch() = default;
-  // Waits until all tensors are decoded into place, or the client fails.
+  // Waits until the sink has taken all copies, or the client fails.
   virtual absl::Status Wait() = 0;
 };
 
@@ -136,24 +135,21 @@ class ParameterClient {
   // until the lead has acknowledged it.
   virtual absl::Status ReportEvaluation(absl::Span<const PartLossSum> losses) = 0;
 
-  // Starts to fetch a stage into `out`, which must stay valid until the fetch is destroyed. With
-  // quantization.backward_weights=decode_once matrices arrive rounded to bf16. `out`
-  // holds one pointer per TensorUse; in a backward pass with
-  // quantization.backward_weights=both_axes it holds as many again, for the copy along the other
-  // axis. Pointers of tensors without a second copy (CodecTable::axes) are not written to.
+  // Starts to fetch a stage into `sink`. In a backward pass, chunks with two axes
+  // (CodecTable::axes) arrive in two copies.
   virtual std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
-                                                   TensorPointers out) = 0;
+                                                   std::shared_ptr<StageSink> sink) = 0;
 
   // Starts to fetch what Push will need for the stage in the open step beside the gradients: the
   // residuals that the servers keep. FetchStage for a backward pass does so, too. Does nothing if
   // `version` is not the one that the open step reads. Optional: Push does it at the latest.
   virtual void PreparePush(StageId /*stage*/, Version /*version*/) {}
 
-  // Pushes the gradient of one stage for one part; drops `keep_alive` once `gradient` is no longer
-  // read. Returns when the push window admits the gradient, and encodes and sends it in the
-  // background. Returns errors of earlier pushes, as Flush does.
-  virtual absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
-                            std::shared_ptr<void> keep_alive) = 0;
+  // Pushes the gradient of one stage for one part, and drops it once it is no longer read. Returns
+  // when the push window admits the gradient, and encodes and sends it in the background. Returns
+  // errors of earlier pushes, as Flush does.
+  virtual absl::Status Push(StageId use, PartId part, uint64_t tokens,
+                            std::shared_ptr<const GradientSource> gradient) = 0;
   // Waits until the servers have counted everything that was pushed.
   virtual absl::Status Flush() = 0;
 

@@ -319,7 +319,7 @@ void PushQueue::Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> c
   const auto elements = [&](size_t i) -> const float* {
     const Chunk& chunk = chunks[i];
     const Segment& segment = chunk.segments.front();
-    const float* const tensor = TensorPointer(job_->spec, job->use, job->gradient, segment.tensor);
+    const float* const tensor = job->gradient->tensor(segment.tensor);
     EPS_CHECK_MSG(tensor != nullptr, "chunk " << chunk.id << " is not all of stage " << job->use);
     const float* const gradient = tensor + segment.tensor_offset;
     if (residual_codec_or_null == nullptr) return gradient;
@@ -342,7 +342,7 @@ void PushQueue::Count(const std::shared_ptr<Job>& job, absl::Span<const Chunk> c
 absl::optional<uint64_t> PushQueue::FindNonfinite(const Job& job, const Chunk& chunk) const {
   if (job_->spec.training.nonfinite != Nonfinite::kSkip) return absl::nullopt;
   for (const Segment& segment : chunk.segments) {
-    const float* const tensor = TensorPointer(job_->spec, job.use, job.gradient, segment.tensor);
+    const float* const tensor = job.gradient->tensor(segment.tensor);
     EPS_CHECK_MSG(tensor != nullptr, "chunk " << chunk.id << " is not all of stage " << job.use);
     const float* const values = tensor + segment.tensor_offset;
     bool finite = true;
@@ -373,7 +373,7 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   auto encoder = encoding->codec->NewEncoder(chunk, options);
   ForEachTile(chunk, [&](const Tile& tile) {
     const Segment& segment = chunk.segments[tile.segment];
-    const float* tensor = TensorPointer(job_->spec, job.use, job.gradient, segment.tensor);
+    const float* tensor = job.gradient->tensor(segment.tensor);
     EPS_CHECK_MSG(tensor != nullptr, "chunk " << chunk.id << " is not all of stage " << job.use);
     encoder->Write(tile, segment.cols,
                    tensor + segment.tensor_offset + uint64_t{tile.row} * segment.cols + tile.col);
@@ -398,7 +398,8 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
   if (encoding.nonfinite_element.has_value()) {
     encoding.push_residual = false;  // the servers skip the step, and keep the residual they have
   } else {
-    gradient = EncodeGradient(job, &encoding);
+    absl::optional<Bytes> encoded = job.gradient->Encoded(*encoding.chunk);
+    gradient = encoded.has_value() ? *std::move(encoded) : EncodeGradient(job, &encoding);
   }
   v1::PushHeader header;
   v1::ContributionKey* contribution = header.mutable_key();

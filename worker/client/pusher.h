@@ -84,8 +84,7 @@ class PushQueue {
     uint64_t tokens = 0;
     Step step;
     int loss_scale_log2 = 0;  // of the gradient, as StepStart; residuals are kept without a scale
-    TensorPointers gradient;
-    std::shared_ptr<void> keep_alive;
+    std::shared_ptr<const GradientSource> gradient;
     std::vector<ChunkId> chunks;
     // EncodeOptions::count of chunks for which it is known; used only by the queue.
     std::map<ChunkId, uint64_t> counts;

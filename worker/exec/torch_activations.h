@@ -10,7 +10,7 @@
 
 #include "ATen/core/Tensor.h"
 #include "base/check.h"
-#include "worker/exec/device_copies.h"
+#include "worker/exec/queues/device_copies.h"
 #include "worker/exec/tensor_memory.h"
 #include "worker/exec/torch_host_stage.h"
 #include "worker/relay/stage_program.h"

@@ -18,8 +18,13 @@
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "worker/exec/cuda_library.h"
-#include "worker/exec/device_copies.h"
-#include "worker/exec/device_queues.h"
+#include "worker/exec/queues/device_arrivals.h"
+#include "worker/exec/queues/device_copies.h"
+#include "worker/exec/queues/device_departures.h"
+#include "worker/exec/queues/device_queues.h"
+#include "worker/exec/queues/device_slots.h"
+#include "worker/exec/queues/job_chunks.h"
+#include "worker/exec/queues/torch_queues.h"
 #include "worker/exec/stash_tensors.h"
 #include "worker/exec/tensor_memory.h"
 #include "worker/exec/torch_activations.h"
@@ -27,32 +32,13 @@
 #include "worker/exec/torch_gradient.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
-#include "worker/exec/torch_results.h"
+#include "worker/exec/torch_program.h"
 #include "worker/exec/torch_stage.h"
 
 namespace eps {
 namespace {
 
 using at::Tensor;
-
-// `status` holds an error of the object's creation until a later call can return it.
-class TorchWeights final : public StageWeights {
- public:
-  StageTensors tensors;
-  StageTensors for_input_gradient;                        // the second copy, or the tensor itself
-  std::shared_ptr<HostStage> host;                        // set on a CPU
-  std::unique_ptr<DeviceCount> counted;                   // set on a CPU
-  std::shared_ptr<const DeviceCopies::LoadedStage> lent;  // set on a device
-  absl::Status status;
-};
-
-const TorchWeights& WeightsOf(const StageWeights& weights) {
-  return static_cast<const TorchWeights&>(weights);
-}
-
-Tensor TensorOf(const ActivationPtr& activation) {
-  return activation == nullptr ? Tensor() : static_cast<const TorchActivation&>(*activation).tensor;
-}
 
 // A gradient that is being copied to the host.
 class TorchPendingCopy final : public PendingCopy {
@@ -66,117 +52,6 @@ class TorchPendingCopy final : public PendingCopy {
  private:
   const std::string what_;
   const DeviceEventPtr copied_;
-};
-
-// A loss that is being copied from a device.
-class TorchLateLoss final : public LateLoss {
- public:
-  TorchLateLoss(std::string what, std::vector<int32_t> labels, DeviceCopies::Stashed label_log_p)
-      : what_(std::move(what)), labels_(std::move(labels)), label_log_p_(std::move(label_log_p)) {}
-  absl::StatusOr<LossSum> Wait() override {
-    EPS_RETURN_IF_ERROR(CatchTorch(what_, [this] { WaitFor(*label_log_p_.copied); }));
-    return LossOf(labels_, label_log_p_.host);
-  }
-
- private:
-  const std::string what_;
-  const std::vector<int32_t> labels_;
-  const DeviceCopies::Stashed label_log_p_;
-};
-
-// A TorchStage with the relay's interface: converts handles and catches exceptions.
-class TorchProgram final : public StageProgram {
- public:
-  // `copies` is null on a CPU and must outlive the program.
-  TorchProgram(const StageSpec& spec, std::unique_ptr<TorchStage> stage, const StashCodec& stash,
-               DeviceCopies* copies)
-      : spec_(spec), stage_(std::move(stage)), stash_(stash), copies_(copies) {}
-
-  const StageSpec& spec() const override { return spec_; }
-  at::ScalarType type() const { return stage_->type(); }
-
-  absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
-                                        const ActivationPtr& in) override {
-    EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
-    ActivationPtr out;
-    EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", forward"), [&] {
-      const at::NoGradGuard no_grad;
-      out = Stashable(stage_->Forward(WeightsOf(weights).tensors, batch, TensorOf(in)));
-      if (copies_ != nullptr) copies_->EndOfMicroBatch();
-    }));
-    return out;
-  }
-
-  absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
-                                          const ActivationPtr& in, const ActivationPtr& grad_out,
-                                          int loss_scale_log2) override {
-    EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
-    BackwardResult result;
-    EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", backward"), [&] {
-      const at::NoGradGuard no_grad;
-      const TorchWeights& w = WeightsOf(weights);
-      TorchBackward out = stage_->Backward(w.tensors, w.for_input_gradient, batch, TensorOf(in),
-                                           TensorOf(grad_out), loss_scale_log2);
-      if (out.grad_in.defined()) {
-        result.grad_in = std::make_shared<TorchActivation>(std::move(out.grad_in));
-      }
-      auto gradient = std::make_unique<TorchGradient>();
-      gradient->tensors = std::move(out.gradient);
-      result.gradient = std::move(gradient);
-      if (out.label_log_p.defined()) TakeLoss(batch, out.label_log_p, &result);
-      if (copies_ != nullptr) copies_->EndOfMicroBatch();
-    }));
-    if (result.late_loss == nullptr || late_losses_) return result;
-    EPS_ASSIGN_OR_RETURN(result.loss, result.late_loss->Wait());
-    result.late_loss = nullptr;
-    return result;
-  }
-
-  absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
-                               const ActivationPtr& in, Predictions* predictions_or_null) override {
-    EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
-    BackwardResult result;
-    EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", loss"), [&] {
-      const at::NoGradGuard no_grad;
-      Tensor predicted;
-      TakeLoss(batch,
-               stage_->LabelLogP(WeightsOf(weights).tensors, batch, TensorOf(in),
-                                 predictions_or_null != nullptr ? &predicted : nullptr),
-               &result);
-      if (predictions_or_null != nullptr) *predictions_or_null = PredictionsOf(predicted);
-    }));
-    return result.late_loss == nullptr ? result.loss : result.late_loss->Wait();
-  }
-
-  void AllowLateLosses() { late_losses_ = true; }
-
- private:
-  // Wraps the activation that the stage passes on, with the values that the stash will return.
-  ActivationPtr Stashable(Tensor y) const {
-    if (stash_.exact()) return std::make_shared<TorchActivation>(std::move(y));
-    const Tensor wide = y.to(at::kFloat);  // y itself if it is FP32
-    Tensor encoded = EncodeForStash(stash_, wide);
-    DecodeFromStash(stash_, encoded, wide);
-    y = wide.to(type());
-    return std::make_shared<TorchActivation>(std::move(y), std::move(encoded));
-  }
-
-  void TakeLoss(const MicroBatch& batch, const Tensor& label_log_p, BackwardResult* result) {
-    if (copies_ == nullptr) {
-      result->loss = LossOf(batch.labels, label_log_p);
-      return;
-    }
-    result->loss.tokens = CountedTokens(batch);
-    result->late_loss =
-        std::make_unique<TorchLateLoss>(absl::StrCat("stage ", spec_.name, ", reading the loss"),
-                                        batch.labels, copies_->CopyToStash(label_log_p));
-  }
-
-  const StageSpec& spec_;
-  const std::unique_ptr<TorchStage> stage_;
-  const StashCodec& stash_;
-  DeviceCopies* const copies_;
-  bool late_losses_ = false;
 };
 
 // The runtime of one device.
@@ -198,9 +73,18 @@ class TorchRuntime final : public StageRuntime {
       at::globalContext().lazyInitDevice(device_.type());
       guard_ = std::make_unique<c10::impl::VirtualGuardImpl>(device_.type());
       guard_->setDevice(device_);
-      copies_ = std::make_unique<DeviceCopies>(NewTorchQueues(device_), LargestStage(spec_));
       const auto kernels = LoadCudaKernels(CudaKernelPaths());
       if (kernels.ok()) kernels_ = *kernels;
+      chunks_ = JobChunks::Build(spec_);
+      if (chunks_ != nullptr) arrivals_ = DeviceArrivals::New(*chunks_, kernels_.has_value());
+      SlotSizes sizes;
+      sizes.decoded = LargestStage(spec_);
+      copies_ = std::make_unique<DeviceCopies>(NewTorchQueues(device_, kernels_),
+                                               arrivals_ != nullptr ? arrivals_->sizes() : sizes,
+                                               account_);
+      if (chunks_ != nullptr) {
+        departures_ = std::make_unique<DeviceDepartures>(chunks_.get(), copies_.get(), account_);
+      }
     }
     // Else threads of a CPU add the gradient of aten::index in any order. With a mere warning, the
     // attention's backward pass on a device would do so.
@@ -214,8 +98,8 @@ class TorchRuntime final : public StageRuntime {
       EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("making stage ", Name(StageId(i))),
                                      [&] { made = new_stage(spec_, StageId(i)); }));
       EPS_ASSIGN_OR_RETURN(std::unique_ptr<TorchStage> stage, std::move(made));
-      programs_.push_back(
-          std::make_unique<TorchProgram>(spec_.stages[i], std::move(stage), stash_, copies_.get()));
+      programs_.push_back(std::make_unique<TorchProgram>(spec_, StageId(i), std::move(stage),
+                                                         stash_, copies_.get()));
     }
     return absl::OkStatus();
   }
@@ -233,27 +117,37 @@ class TorchRuntime final : public StageRuntime {
     return NewStage(stage, /*backward=*/true);
   }
 
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> NewArrival(StageId stage,
+                                                              bool backward) override {
+    std::unique_ptr<ArrivingWeights> arriving;
+    if (arrivals_ == nullptr) return arriving;
+    EPS_RETURN_IF_ERROR(CatchTorch(
+        absl::StrCat("making room for stage ", Name(stage)),
+        [&] {
+          std::shared_ptr<DeviceSlots::Slot> slot = copies_->slots().Take(stage);
+          auto sink = arrivals_->NewSink(stage, backward, slot.get());
+          arriving =
+              std::make_unique<Arrival>(this, stage, backward, std::move(slot), std::move(sink));
+        },
+        kPinnedMemoryKeys));
+    return arriving;
+  }
+
   std::shared_ptr<const StageWeights> Load(StageId stage,
                                            std::shared_ptr<HostStage> host) override {
     auto weights = std::make_shared<TorchWeights>();
     weights->status = CatchTorch(absl::StrCat("loading stage ", Name(stage)), [&] {
       const auto& memory = static_cast<const TorchHostStage&>(*host);
-      const StageLayout& layout = memory.layout();
-      if (!device_.is_cpu()) weights->lent = copies_->LoadStage(memory.all(), host);
-      const Tensor& bytes = device_.is_cpu() ? memory.all() : weights->lent->bytes;
-      const at::ScalarType type = programs_[stage.value()]->type();
-      for (size_t use = 0; use < spec_.stages[stage.value()].uses.size(); ++use) {
-        weights->tensors.push_back(TensorIn(bytes, layout, use).to(type));
-        weights->for_input_gradient.push_back(layout.has_second_copy(use)
-                                                  ? SecondCopyIn(bytes, layout, use).to(type)
-                                                  : weights->tensors.back());
+      if (!device_.is_cpu()) {
+        weights->lent = copies_->slots().Take(stage);
+        weights->lent->CopyFrom(memory.all(), host);
+        FillFromSlot(stage, memory.layout(), weights.get());
+        return;
       }
-      if (type != at::kFloat) {
-        weights->lent = nullptr;  // the tensors are copies, which LibTorch counts
-      } else if (device_.is_cpu()) {
-        weights->counted = std::make_unique<DeviceCount>(static_cast<int64_t>(host->bytes()));
-        weights->host = host;
-      }
+      FillFrom(memory.all(), stage, memory.layout(), weights.get());
+      if (programs_[stage.value()]->type() != at::kFloat) return;  // LibTorch counts the copies
+      weights->counted = std::make_unique<DeviceCount>(static_cast<int64_t>(host->bytes()));
+      weights->host = host;
     });
     return weights;
   }
@@ -317,7 +211,7 @@ class TorchRuntime final : public StageRuntime {
         copies.emplace_back(from.tensors[use], TensorIn(memory.all(), memory.layout(), use));
       }
       if (!device_.is_cpu()) {
-        copied = copies_->CopyToHost(copies);
+        copied = copies_->CopyGradients(copies);
         return;
       }
       for (const auto& [tensor, host] : copies) host.copy_(tensor);
@@ -325,6 +219,18 @@ class TorchRuntime final : public StageRuntime {
     if (copied == nullptr) return std::unique_ptr<PendingCopy>();
     return std::unique_ptr<PendingCopy>(
         std::make_unique<TorchPendingCopy>(std::move(what), std::move(copied)));
+  }
+
+  absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(
+      StageId stage, Step step, const StageGradient& gradient) override {
+    std::unique_ptr<LeavingGradient> leaving;
+    if (departures_ == nullptr || !departures_->Encodes(step)) return leaving;
+    const auto& from = static_cast<const TorchGradient&>(gradient);
+    EPS_RETURN_IF_ERROR(from.status);
+    EPS_RETURN_IF_ERROR(CatchTorch(
+        absl::StrCat("encoding the gradient of stage ", Name(stage)),
+        [&] { leaving = departures_->Start(stage, step, from.tensors); }, kPinnedMemoryKeys));
+    return leaving;
   }
 
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
@@ -390,6 +296,56 @@ class TorchRuntime final : public StageRuntime {
   std::string compute_profile() const override { return profile_; }
 
  private:
+  // Weights that arrive in a slot of the device.
+  class Arrival final : public ArrivingWeights {
+   public:
+    Arrival(TorchRuntime* runtime, StageId stage, bool backward,
+            std::shared_ptr<DeviceSlots::Slot> slot, std::shared_ptr<StageSink> sink)
+        : runtime_(runtime),
+          stage_(stage),
+          backward_(backward),
+          slot_(std::move(slot)),
+          sink_(std::move(sink)) {}
+    std::shared_ptr<StageSink> sink() override { return sink_; }
+    std::shared_ptr<const StageWeights> Load() override {
+      auto weights = std::make_shared<TorchWeights>();
+      weights->status = CatchTorch(absl::StrCat("loading stage ", runtime_->Name(stage_)), [&] {
+        weights->lent = std::move(slot_);
+        const StageLayout layout(runtime_->spec_, runtime_->spec_.stages[stage_.value()],
+                                 backward_);
+        runtime_->FillFromSlot(stage_, layout, weights.get());
+      });
+      return weights;
+    }
+
+   private:
+    TorchRuntime* const runtime_;
+    const StageId stage_;
+    const bool backward_;
+    std::shared_ptr<DeviceSlots::Slot> slot_;
+    const std::shared_ptr<StageSink> sink_;
+  };
+
+  // Fills the tensors of `weights` from `bytes`, a stage in `layout`.
+  void FillFrom(const Tensor& bytes, StageId stage, const StageLayout& layout,
+                TorchWeights* weights) const {
+    const at::ScalarType type = programs_[stage.value()]->type();
+    for (size_t use = 0; use < layout.uses(); ++use) {
+      weights->tensors.push_back(TensorIn(bytes, layout, use).to(type));
+      weights->for_input_gradient.push_back(layout.has_second_copy(use)
+                                                ? SecondCopyIn(bytes, layout, use).to(type)
+                                                : weights->tensors.back());
+    }
+  }
+
+  // Fills the tensors of `weights` from its slot, in which everything has arrived.
+  void FillFromSlot(StageId stage, const StageLayout& layout, TorchWeights* weights) const {
+    weights->lent->Ready();
+    FillFrom(weights->lent->bytes(), stage, layout, weights);
+    // Copies in another type are tensors of LibTorch, and the slot is free.
+    if (programs_[stage.value()]->type() != at::kFloat) weights->lent = nullptr;
+  }
+
   const std::string& Name(StageId stage) const { return spec_.stages[stage.value()].name; }
   absl::StatusOr<std::unique_ptr<HostStage>> NewStage(StageId stage, bool backward) const {
     return TorchHostStage::New(Name(stage),
@@ -454,7 +410,10 @@ class TorchRuntime final : public StageRuntime {
   // Set on a device other than the CPU.
   std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
   std::optional<CudaKernels> kernels_;
+  std::unique_ptr<JobChunks> chunks_;
+  std::unique_ptr<DeviceArrivals> arrivals_;  // null if weights are decoded on the host
   std::unique_ptr<DeviceCopies> copies_;
+  std::unique_ptr<DeviceDepartures> departures_;
 
   std::vector<std::unique_ptr<TorchProgram>> programs_;
 };

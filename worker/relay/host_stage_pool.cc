@@ -100,16 +100,20 @@ absl::StatusOr<std::shared_ptr<HostStage>> HostStagePool::Take(StageId stage, bo
       });
 }
 
-std::shared_ptr<HostStage> HostStagePool::Adopt(std::unique_ptr<HostStage> stage) {
-  {
-    MutexLock lock(&state_->mu);
-    ++state_->in_use;
-  }
-  return std::shared_ptr<HostStage>(stage.release(), [state = state_](HostStage* p) {
-    delete p;
+std::shared_ptr<void> HostStagePool::Count() {
+  MutexLock lock(&state_->mu);
+  ++state_->in_use;
+  return std::shared_ptr<void>(nullptr, [state = state_](void*) {
     MutexLock lock(&state->mu);
     --state->in_use;
     state->returned.NotifyAll();
+  });
+}
+
+std::shared_ptr<HostStage> HostStagePool::Adopt(std::unique_ptr<HostStage> stage) {
+  return std::shared_ptr<HostStage>(stage.release(), [counted = Count()](HostStage* p) mutable {
+    delete p;
+    counted = nullptr;
   });
 }
 

@@ -27,6 +27,8 @@ class HostStagePool {
   absl::StatusOr<std::shared_ptr<HostStage>> TakeForBackward(StageId stage);
   // Counts a HostStage that the pool did not make as in use, until its last reference destroys it.
   std::shared_ptr<HostStage> Adopt(std::unique_ptr<HostStage> stage);
+  // Counts one more as in use, until the last reference to the result is gone.
+  std::shared_ptr<void> Count();
   // Waits until fewer than `count` are in use; returns false after `timeout`.
   bool WaitUntilFewerInUse(size_t count, std::chrono::milliseconds timeout);
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "base/job/layout/chunk_map.h"
 #include "base/job/layout/model_layout.h"
 #include "base/memory_account.h"
 #include "base/testing/test_specs.h"
@@ -20,6 +21,8 @@
 #include "worker/relay/relay.h"
 #include "worker/relay/stage_program.h"
 #include "worker/relay/synthetic_runtime.h"
+#include "worker/relay/testing/plain_loop.h"
+#include "worker/relay/testing/send_stage.h"
 
 namespace eps {
 namespace {
@@ -50,7 +53,8 @@ struct Seen {
 // Servers whose weights never change: each is 0.01 times one more than the stage's number.
 class ConstantClient final : public ParameterClient {
  public:
-  ConstantClient(const JobSpec& spec, Seen* seen) : spec_(spec), seen_(seen) {}
+  ConstantClient(const JobSpec& spec, Seen* seen)
+      : spec_(spec), chunks_(ChunkMap::Build(spec)), seen_(seen) {}
 
   absl::StatusOr<JoinedJob> Join(const JoinOptions&) override {
     return absl::UnimplementedError("not used by a relay");
@@ -68,21 +72,22 @@ class ConstantClient final : public ParameterClient {
     return absl::OkStatus();
   }
   absl::Status ReportEvaluation(absl::Span<const PartLossSum>) override { return absl::OkStatus(); }
-  std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version, bool,
-                                           TensorPointers out) override {
-    for (size_t use = 0; use < out.size(); ++use) {
-      std::fill_n(out[use], ElementsOf(spec_, stage, use),
-                  0.01f * static_cast<float>(stage.value() + 1));
+  std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version, bool backward,
+                                           std::shared_ptr<StageSink> sink) override {
+    Tensors weights = InitialWeights(spec_);
+    for (std::vector<float>& tensor : weights) {
+      std::fill(tensor.begin(), tensor.end(), 0.01f * static_cast<float>(stage.value() + 1));
     }
+    const absl::Status status =
+        SendStage(spec_, chunks_, Wire::kFp32, {stage, backward}, weights, weights, sink.get());
+    EXPECT_TRUE(status.ok()) << status;
     return std::make_unique<Fetched>();
   }
-  absl::Status Push(StageId use, PartId part, uint64_t, TensorPointers gradient,
-                    std::shared_ptr<void>) override {
+  absl::Status Push(StageId use, PartId part, uint64_t,
+                    std::shared_ptr<const GradientSource> gradient) override {
     auto& tensors = seen_->pushes[{step_.value(), use.value(), part.value()}];
     EXPECT_TRUE(tensors.empty()) << "pushed twice";
-    for (size_t u = 0; u < gradient.size(); ++u) {
-      tensors.emplace_back(gradient[u], gradient[u] + ElementsOf(spec_, use, u));
-    }
+    tensors = ReceiveGradient(spec_, chunks_, Wire::kFp32, use, *gradient);
     return absl::OkStatus();
   }
   absl::Status Flush() override { return absl::OkStatus(); }
@@ -97,6 +102,7 @@ class ConstantClient final : public ParameterClient {
   };
 
   const JobSpec& spec_;
+  const ChunkMap chunks_;
   Seen* const seen_;
   Step step_;
 };

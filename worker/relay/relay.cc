@@ -2,7 +2,7 @@
 
 #include <chrono>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -55,7 +55,8 @@ class StepRun {
         lowest_(job.spec.LowestTrainableStage()),
         g_(job.spec.training.micro_batches) {}
 
-  absl::Status Run(BatchSource* batches, WeightStream* weights) {
+  // Enqueues the work of all visits. The last gradient may still be on its way to host memory.
+  absl::Status VisitStages(BatchSource* batches, WeightStream* weights) {
     EPS_RETURN_IF_ERROR(LoadBatches(batches));
     for (const Visit& visit : VisitsOfStep(job_.spec)) {
       const auto fetch_start = steady_clock::now();
@@ -73,22 +74,32 @@ class StepRun {
             SecondsSince(visit_start) - (timing_->push_wait_seconds - push_wait);
       }
     }
-    return PushCopied();
+    return absl::OkStatus();
   }
 
-  // One per hosted part. Call it after Run.
+  // Pushes the last gradient. Call it once, after VisitStages.
+  absl::Status Finish() { return PushCopied(); }
+
+  // One per hosted part. Call it after Finish.
   std::vector<PartLossSum> losses() const { return losses_; }
 
  private:
   static constexpr size_t kNone = SIZE_MAX;
 
-  // A gradient in host memory, or being copied there from a device. By the time it is waited for,
-  // the work of the next part or stage has been enqueued on the device.
+  // A gradient in host memory, or on its way there from a device. By the time it is waited for, the
+  // work of the next part or stage has been enqueued on the device.
   struct CopiedGradient {
     StageId stage;
     size_t part = 0;
-    std::shared_ptr<HostStage> host;
-    std::unique_ptr<PendingCopy> pending;  // null if the copy is complete
+    std::shared_ptr<HostStage> host;       // null if the device encodes
+    std::unique_ptr<PendingCopy> pending;  // null if the copy is complete, or the device encodes
+    std::unique_ptr<LeavingGradient> leaving;
+    std::shared_ptr<void> counted;  // with `leaving`
+  };
+  // An encoded gradient that counts as in use.
+  struct CountedGradient {
+    std::shared_ptr<void> counted;
+    std::shared_ptr<const GradientSource> gradient;
   };
 
   SpanPlace PlaceOf(StageId stage) const { return {start_.step.value(), stage.value() + 1}; }
@@ -253,13 +264,26 @@ class StepRun {
       EPS_ASSIGN_OR_RETURN(auto moved, runtime_->MoveToHost(stage, std::move(gradient)));
       next.host = gradient_pool_->Adopt(std::move(moved));
     } else {
-      EPS_ASSIGN_OR_RETURN(next.host, gradient_pool_->Take(stage));
-      EPS_ASSIGN_OR_RETURN(next.pending, runtime_->StartToHost(stage, *gradient, next.host.get()));
+      EPS_RETURN_IF_ERROR(StartCopy(*gradient, &next));
       gradient.reset();
     }
     EPS_RETURN_IF_ERROR(PushCopied());
     copied_ = std::move(next);
-    return copied_.pending == nullptr ? PushCopied() : absl::OkStatus();
+    const bool complete = copied_.pending == nullptr && copied_.leaving == nullptr;
+    return complete ? PushCopied() : absl::OkStatus();
+  }
+
+  absl::Status StartCopy(const StageGradient& gradient, CopiedGradient* next) {
+    EPS_ASSIGN_OR_RETURN(next->leaving,
+                         runtime_->StartEncoding(next->stage, start_.step, gradient));
+    if (next->leaving != nullptr) {
+      next->counted = gradient_pool_->Count();
+      return absl::OkStatus();
+    }
+    EPS_ASSIGN_OR_RETURN(next->host, gradient_pool_->Take(next->stage));
+    EPS_ASSIGN_OR_RETURN(next->pending,
+                         runtime_->StartToHost(next->stage, gradient, next->host.get()));
+    return absl::OkStatus();
   }
 
   absl::Status WaitForMemory(StageId stage, size_t part, bool moves) {
@@ -275,21 +299,35 @@ class StepRun {
 
   // Pushes the gradient that was copied last, if there is one.
   absl::Status PushCopied() {
-    if (copied_.host == nullptr) return absl::OkStatus();
+    if (copied_.host == nullptr && copied_.leaving == nullptr) return absl::OkStatus();
     CopiedGradient copied = std::move(copied_);
     copied_ = CopiedGradient();
-    if (copied.pending != nullptr) EPS_RETURN_IF_ERROR(copied.pending->Wait());
+    std::shared_ptr<const GradientSource> gradient;
+    EPS_ASSIGN_OR_RETURN(gradient, Arrived(&copied));
     const auto start = steady_clock::now();
     if (copied.stage == lowest_) EPS_RETURN_IF_ERROR(ReportLosses());
-    TensorPointers pointers;
-    for (size_t use = 0; use < job_.spec.stages[copied.stage.value()].uses.size(); ++use) {
-      pointers.push_back(copied.host->tensor(use));
-    }
     const PartLossSum& part = losses_[copied.part];
-    const absl::Status status = client_->Push(copied.stage, part.part, part.tokens,
-                                              std::move(pointers), std::move(copied.host));
+    const absl::Status status =
+        client_->Push(copied.stage, part.part, part.tokens, std::move(gradient));
     timing_->push_wait_seconds += SecondsSince(start);
     return status;
+  }
+
+  // Waits for a gradient and returns it.
+  absl::StatusOr<std::shared_ptr<const GradientSource>> Arrived(CopiedGradient* copied) {
+    if (copied->leaving != nullptr) {
+      auto gradient = std::make_shared<CountedGradient>();
+      gradient->counted = std::move(copied->counted);
+      EPS_ASSIGN_OR_RETURN(gradient->gradient, copied->leaving->Wait());
+      return std::shared_ptr<const GradientSource>(gradient, gradient->gradient.get());
+    }
+    if (copied->pending != nullptr) EPS_RETURN_IF_ERROR(copied->pending->Wait());
+    TensorPointers pointers;
+    for (size_t use = 0; use < job_.spec.stages[copied->stage.value()].uses.size(); ++use) {
+      pointers.push_back(copied->host->tensor(use));
+    }
+    return std::shared_ptr<const GradientSource>(std::make_shared<HostGradient>(
+        job_.spec, copied->stage, pointers, std::move(copied->host)));
   }
 
   absl::Status InContext(StageId stage, size_t item, const absl::Status& status) const {
@@ -345,18 +383,14 @@ class Relay::Impl {
                    const std::function<void(Step, const LossSum&, const StepTiming&)>& on_step) {
     const ScopedFlushDenormals flush;  // programs and sums run on this thread
     if (job_.done) return absl::OkStatus();
-    std::optional<Version> next_version;  // the one that the last step makes
+    std::unique_ptr<WeightStream> ahead;  // of the next step
     for (Step step = job_.next_step;; step = step.Next()) {
       const bool past_end = step.value() > job_.spec.training.steps;
       EPS_RETURN_IF_ERROR(client_->Flush());
       if (stop && stop()) return absl::OkStatus();
       StepTiming timing;
       const auto begin = steady_clock::now();
-      std::optional<WeightStream> weights;
-      if (next_version.has_value() && FetchesAhead(step)) {
-        Open(*next_version, &weights);
-        EPS_RETURN_IF_ERROR(weights->Start());
-      }
+      std::unique_ptr<WeightStream> weights = std::move(ahead);
       EPS_ASSIGN_OR_RETURN(const StepStart start, client_->BeginStep(step));
       timing.begin_wait_seconds = SecondsSince(begin);
       EPS_RETURN_IF_ERROR(EvaluateBehind(step.value() - 1, start.version));
@@ -365,14 +399,19 @@ class Relay::Impl {
         return absl::InternalError(absl::StrCat("the servers begin step ", step.value(),
                                                 " of a job of ", job_.spec.training.steps));
       }
-      next_version = start.version.Next();
       if (start.counted) continue;  // by the process that hosted these parts before
-      if (!weights.has_value() || weights->version() != start.version) {
-        weights.reset();
-        Open(start.version, &weights);
+      if (weights == nullptr || weights->version() != start.version) {
+        weights = nullptr;
+        weights = Open(start.version);
       }
       StepRun run(job_, client_, runtime_, &gradient_pool_, start, &timing);
-      EPS_RETURN_IF_ERROR(run.Run(batches_, &*weights));
+      EPS_RETURN_IF_ERROR(run.VisitStages(batches_, weights.get()));
+      weights = nullptr;
+      if (FetchesAhead(step.Next())) {
+        ahead = Open(start.version.Next());
+        EPS_RETURN_IF_ERROR(ahead->Start());
+      }
+      EPS_RETURN_IF_ERROR(run.Finish());
       LossSum sum;
       for (const PartLossSum& part : run.losses()) {
         sum.sum += part.loss_sum;
@@ -388,18 +427,18 @@ class Relay::Impl {
            EvaluationIsDue(step, options_.eval_steps, job_.spec.training.steps);
   }
 
-  // Returns whether the first fetches of `step` are sent before it begins, so that the servers
-  // answer them as soon as the chunks of these stages are updated. BeginStep is answered only when
-  // all chunks are. An evaluation needs the memory first, and a step that may be skipped may make
-  // no new version.
+  // Returns whether the first fetches of `step` are sent when the last visit of the step before is
+  // enqueued, so that the servers answer them as soon as the chunks of these stages are updated.
+  // BeginStep is answered only when all chunks are. An evaluation needs the memory first, and a
+  // step that may be skipped may make no new version.
   bool FetchesAhead(Step step) const {
     return step.value() <= job_.spec.training.steps &&
            job_.spec.training.nonfinite != Nonfinite::kSkip && !EvaluatesBehind(step.value() - 1);
   }
 
-  void Open(Version version, std::optional<WeightStream>* weights) {
-    weights->emplace(job_.spec, client_, runtime_, &weight_pool_, options_.prefetch, version,
-                     VisitsOfStep(job_.spec));
+  std::unique_ptr<WeightStream> Open(Version version) {
+    return std::make_unique<WeightStream>(job_.spec, client_, runtime_, &weight_pool_,
+                                          options_.prefetch, version, VisitsOfStep(job_.spec));
   }
 
   absl::Status EvaluateBehind(uint64_t step, Version version) {

@@ -100,7 +100,7 @@ TEST(RelayTest, PrefetchesAcrossPassesAndSteps) {
   const std::vector<std::string> first = {"fetch 0f", "fetch 1f", "fetch 2f"};
   const std::vector<std::string> others = {
       "fetch 3b",      "fetch 2b",      "fetch 1b",          "push 3 part 0", "fetch 0b",
-      "push 2 part 0", "push 1 part 0", "losses of parts 0", "push 0 part 0", "flush",
+      "push 2 part 0", "push 1 part 0", "losses of parts 0", "push 0 part 0",
   };
   std::vector<std::string> expected;
   const auto add = [&](const std::vector<std::string>& more) {
@@ -109,10 +109,10 @@ TEST(RelayTest, PrefetchesAcrossPassesAndSteps) {
   add({"flush", "begin 1"});
   add(first);
   add(others);
-  add(first);  // the servers answer them before all chunks are updated
-  add({"begin 2"});
+  add(first);  // the servers answer them as soon as these chunks are updated
+  add({"flush", "begin 2"});
   add(others);
-  add({"begin 3"});
+  add({"flush", "begin 3"});
   EXPECT_EQ(rig.client->log, expected);
 }
 
@@ -410,8 +410,7 @@ TEST(RelayTest, EvaluatesBeforeTheNextStepsWork) {
   rig.Evaluate(/*samples=*/1, /*every=*/2);
   ASSERT_TRUE(rig.Run().ok());
   const std::vector<std::string> step = {"fetch 0f", "fetch 1b",          "push 1 part 0",
-                                         "fetch 0b", "losses of parts 0", "push 0 part 0",
-                                         "flush"};
+                                         "fetch 0b", "losses of parts 0", "push 0 part 0"};
   const std::vector<std::string> evaluation = {"fetch 0f", "fetch 1f"};
   std::vector<std::string> expected;
   const auto add = [&](const std::vector<std::string>& more) {
@@ -419,13 +418,13 @@ TEST(RelayTest, EvaluatesBeforeTheNextStepsWork) {
   };
   add({"flush", "begin 1"});
   add(step);
-  add({"fetch 0f", "begin 2"});
+  add({"fetch 0f", "flush", "begin 2"});
   add({step.begin() + 1, step.end()});
-  add({"begin 3"});
+  add({"flush", "begin 3"});
   add(evaluation);
   add({"evaluation 2"});
   add(step);
-  add({"begin 4"});
+  add({"flush", "begin 4"});
   add(evaluation);
   add({"evaluation 3"});
   EXPECT_EQ(rig.client->log, expected);

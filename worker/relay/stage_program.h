@@ -16,6 +16,8 @@
 #include "absl/status/statusor.h"
 #include "base/ids.h"
 #include "base/job/job_spec.h"
+#include "worker/client/stages/gradient_source.h"
+#include "worker/client/stages/stage_sink.h"
 
 namespace eps {
 
@@ -38,6 +40,16 @@ class HostStage {
 class StageWeights {
  public:
   virtual ~StageWeights() = default;
+};
+
+// The weights of a visit on their way to the device.
+class ArrivingWeights {
+ public:
+  virtual ~ArrivingWeights() = default;
+  // Returns where the chunks arrive. It stays valid as long as this object.
+  virtual std::shared_ptr<StageSink> sink() = 0;
+  // Makes the weights available to the programs. Call it once, after all chunks have arrived.
+  virtual std::shared_ptr<const StageWeights> Load() = 0;
 };
 
 // A stage's input or output for one micro-batch, or the gradient of either. Immutable.
@@ -161,6 +173,14 @@ class PendingCopy {
   virtual absl::Status Wait() = 0;
 };
 
+// A gradient that a device encodes and copies to host memory.
+class LeavingGradient {
+ public:
+  virtual ~LeavingGradient() = default;
+  // Waits for the copy, at most a few minutes. Call it once.
+  virtual absl::StatusOr<std::shared_ptr<const GradientSource>> Wait() = 0;
+};
+
 // One device. Owns the programs; must outlive everything that it returns.
 class StageRuntime {
  public:
@@ -175,6 +195,13 @@ class StageRuntime {
   // As NewHostStage, with a second copy for each use that HasSecondCopy
   // (worker/relay/weight_copies.h).
   virtual absl::StatusOr<std::unique_ptr<HostStage>> NewBackwardStage(StageId stage) = 0;
+
+  // Returns a place on the device for the weights of a visit, which arrive there while earlier
+  // visits compute. Null if this device receives weights that were decoded in host memory, by Load.
+  virtual absl::StatusOr<std::unique_ptr<ArrivingWeights>> NewArrival(StageId /*stage*/,
+                                                                      bool /*backward*/) {
+    return std::unique_ptr<ArrivingWeights>();
+  }
 
   // Makes the weights available to the programs. The runtime holds `host` as long as it needs it (a
   // CPU computes on it in place).
@@ -209,6 +236,15 @@ class StageRuntime {
     const absl::Status status = ToHost(stage, gradient, out);
     if (!status.ok()) return status;
     return std::unique_ptr<PendingCopy>();
+  }
+
+  // Starts to encode the gradient and to copy it to host memory, and may return before that is
+  // complete. The gradient may be destroyed at once. Null if this device does not encode the
+  // gradients of `step`: copy them in FP32. At most two results, or gradients that came from them,
+  // may exist at a time.
+  virtual absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(
+      StageId /*stage*/, Step /*step*/, const StageGradient& /*gradient*/) {
+    return std::unique_ptr<LeavingGradient>();
   }
 
   // Moves an activation to the stash and back. With worker.stash=host the stash is host memory and

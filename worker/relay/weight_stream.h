@@ -35,11 +35,13 @@ class WeightStream {
   // Members are destroyed in reverse: the fetch goes before the memory to which it writes.
   // Both are null for a visit that fetches nothing.
   struct InFlight {
-    std::shared_ptr<HostStage> host;
+    std::unique_ptr<ArrivingWeights> arriving;
     std::unique_ptr<PendingFetch> fetch;
   };
 
   absl::StatusOr<InFlight> Fetch(const Visit& visit);
+  // Returns an arrival in host memory, for a device that has none of its own.
+  absl::StatusOr<std::unique_ptr<ArrivingWeights>> NewHostArrival(const Visit& visit);
 
   const JobSpec& spec_;
   ParameterClient* const client_;

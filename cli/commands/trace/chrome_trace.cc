@@ -1,12 +1,14 @@
 #include "cli/commands/trace/chrome_trace.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "nlohmann/json.hpp"
 
 namespace eps {
@@ -33,6 +35,9 @@ std::string NameEvent(const char* what, size_t pid, uint32_t tid, const std::str
 }
 
 std::string ThreadName(uint32_t thread) {
+  if (thread > kFirstQueue && thread <= kFirstQueue + std::size(kQueueNames)) {
+    return kQueueNames[thread - kFirstQueue - 1];
+  }
   return thread == 0 ? "steps" : absl::StrCat("thread ", thread);
 }
 

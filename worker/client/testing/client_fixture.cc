@@ -32,7 +32,7 @@ size_t UseOf(const JobSpec& spec, StageId stage, TensorId tensor) {
 
 }  // namespace
 
-StageMemory::StageMemory(const JobSpec& spec, StageId stage) {
+StageMemory::StageMemory(const JobSpec& job, StageId of) : spec(job), stage(of) {
   for (const TensorUse& use : spec.stages[stage.value()].uses) {
     tensors.emplace_back(spec.tensors[use.tensor.value()].elements(), -1.0f);
   }
@@ -95,7 +95,7 @@ void ClientFixture::Begin(uint64_t step) {
 
 void ClientFixture::ExpectFetch(StageId stage, uint64_t version, bool backward) {
   StageMemory memory(spec_, stage);
-  auto fetch = client_->FetchStage(stage, Version(version), backward, memory.pointers());
+  auto fetch = client_->FetchStage(stage, Version(version), backward, memory.sink());
   const absl::Status status = fetch->Wait();
   ASSERT_TRUE(status.ok()) << status;
   ExpectWeights(memory, stage, version);
@@ -128,7 +128,9 @@ StageMemory ClientFixture::Gradient(StageId stage, float base) {
 
 absl::Status ClientFixture::Push(StageId stage, uint32_t part, StageMemory* gradient,
                                  std::shared_ptr<void> keep_alive) {
-  return client_->Push(stage, PartId(part), 7, gradient->pointers(), std::move(keep_alive));
+  return client_->Push(
+      stage, PartId(part), 7,
+      std::make_shared<HostGradient>(spec_, stage, gradient->pointers(), std::move(keep_alive)));
 }
 
 void ClientFixture::ExpectCounted(StageId stage, uint32_t part, const StageMemory& gradient) {

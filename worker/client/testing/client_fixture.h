@@ -23,7 +23,11 @@ namespace eps {
 struct StageMemory {
   StageMemory(const JobSpec& spec, StageId stage);
   TensorPointers pointers();
+  // Receives a fetch into this memory.
+  std::shared_ptr<StageSink> sink() { return std::make_shared<HostSink>(&spec, stage, pointers()); }
 
+  const JobSpec& spec;
+  const StageId stage;
   std::vector<std::vector<float>> tensors;
 };
 

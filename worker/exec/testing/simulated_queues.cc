@@ -15,7 +15,7 @@ constexpr uint8_t kOverwritten = 0xff;  // a float of these bytes is NaN
 // Becomes true when the simulation reaches it.
 class SimulatedEvent final : public DeviceEvent {
  public:
-  explicit SimulatedEvent(SimulatedQueues* queues) : queues_(queues) {}
+  SimulatedEvent(SimulatedQueues* queues, DeviceQueue queue) : queues_(queues), queue_(queue) {}
   // Each call lets the device run some operations.
   bool done() const override {
     if (!*done_) queues_->Advance();
@@ -23,6 +23,7 @@ class SimulatedEvent final : public DeviceEvent {
   }
   // Ignores the deadline: a simulation does not hang, and Advance detects deadlocked queues.
   bool WaitUntil(std::chrono::steady_clock::time_point) const override {
+    if (!*done_) queues_->CountHostWait(queue_);
     while (!done()) {
     }
     return true;
@@ -31,6 +32,7 @@ class SimulatedEvent final : public DeviceEvent {
 
  private:
   SimulatedQueues* const queues_;
+  const DeviceQueue queue_;
   const std::shared_ptr<bool> done_ = std::make_shared<bool>(false);
 };
 
@@ -39,7 +41,7 @@ size_t IndexOf(DeviceQueue queue) { return static_cast<size_t>(queue); }
 }  // namespace
 
 at::Tensor SimulatedQueues::NewBlock(at::IntArrayRef shape, at::ScalarType type, bool on_device,
-                                     std::array<bool, 3> users) {
+                                     ByQueue<bool> users) {
   size_t elements = 1;
   for (const int64_t n : shape) elements *= static_cast<size_t>(n);
   Block& block = blocks_.emplace_back();
@@ -56,14 +58,14 @@ at::Tensor SimulatedQueues::NewBlock(at::IntArrayRef shape, at::ScalarType type,
 }
 
 at::Tensor SimulatedQueues::New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) {
-  std::array<bool, 3> users{};
+  ByQueue<bool> users{};
   users[IndexOf(queue)] = true;
   return NewBlock(shape, type, /*on_device=*/true, users);
 }
 
 at::Tensor SimulatedQueues::NewPinned(at::IntArrayRef shape, at::ScalarType type) {
-  std::array<bool, 3> users{};
-  users[IndexOf(DeviceQueue::kToDevice)] = users[IndexOf(DeviceQueue::kToHost)] = true;
+  ByQueue<bool> users;
+  users.fill(true);
   return NewBlock(shape, type, /*on_device=*/false, users);
 }
 
@@ -83,8 +85,22 @@ void SimulatedQueues::Copy(DeviceQueue queue, const at::Tensor& from, const at::
   Enqueue(queue, [target, source, n = from.nbytes()] { std::memcpy(target, source, n); });
 }
 
+void SimulatedQueues::Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
+                             const at::Tensor& out) {
+  const void* const from = in.const_data_ptr();
+  float* const to = out.mutable_data_ptr<float>();
+  Enqueue(queue, [code, from, to] { DecodeOnGrid(code, from, to); });
+}
+
+void SimulatedQueues::Encode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
+                             const at::Tensor& out) {
+  const float* const from = in.const_data_ptr<float>();
+  void* const to = out.mutable_data_ptr();
+  Enqueue(queue, [code, from, to] { EncodeOnGrid(code, from, to); });
+}
+
 DeviceEventPtr SimulatedQueues::Record(DeviceQueue queue) {
-  auto event = std::make_shared<SimulatedEvent>(this);
+  auto event = std::make_shared<SimulatedEvent>(this, queue);
   Enqueue(queue, [flag = event->flag()] { *flag = true; });
   return event;
 }
@@ -120,7 +136,9 @@ void SimulatedQueues::Advance() {
 }
 
 size_t SimulatedQueues::pending() const {
-  return queues_[0].size() + queues_[1].size() + queues_[2].size();
+  size_t operations = 0;
+  for (const std::deque<Operation>& queue : queues_) operations += queue.size();
+  return operations;
 }
 
 void SimulatedQueues::Drop(Block* block) {

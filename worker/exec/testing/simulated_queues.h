@@ -14,12 +14,12 @@
 #include <random>
 #include <vector>
 
-#include "worker/exec/device_queues.h"
+#include "worker/exec/testing/test_queues.h"
 
 namespace eps {
 
 // Queues that run in the process of the test. Thread-compatible.
-class SimulatedQueues final : public DeviceQueues {
+class SimulatedQueues final : public TestQueues {
  public:
   explicit SimulatedQueues(uint32_t seed) : random_(seed) {}
 
@@ -27,11 +27,18 @@ class SimulatedQueues final : public DeviceQueues {
   void KeepFor(DeviceQueue user, const at::Tensor& tensor) override;
   at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override;
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override;
+  bool has_codecs() const override { return true; }
+  void Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
+              const at::Tensor& out) override;
+  void Encode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
+              const at::Tensor& out) override;
   DeviceEventPtr Record(DeviceQueue queue) override;
+  DeviceEventPtr RecordTime(DeviceQueue queue) override { return Record(queue); }
   void Await(DeviceQueue queue, const DeviceEventPtr& event) override;
 
-  // Enqueues `work` for computing. It keeps no tensor alive, because it works on pointers.
-  void Compute(std::function<void()> work) { Enqueue(DeviceQueue::kCompute, std::move(work)); }
+  void Compute(std::function<void()> work, double /*operations*/) override {
+    Enqueue(DeviceQueue::kCompute, std::move(work));
+  }
   // Runs some of the enqueued operations.
   void Advance();
 
@@ -39,8 +46,14 @@ class SimulatedQueues final : public DeviceQueues {
   uint64_t peak_device_bytes() const { return peak_device_bytes_; }
   // Returns the number of operations enqueued and not done.
   size_t pending() const;
+  // Returns how often the host has waited for an event of `queue` that was not done.
+  int host_waits(DeviceQueue queue) const { return host_waits_[static_cast<size_t>(queue)]; }
+  void CountHostWait(DeviceQueue queue) { ++host_waits_[static_cast<size_t>(queue)]; }
 
  private:
+  template <class T>
+  using ByQueue = std::array<T, kDeviceQueues>;
+
   // An entry of a queue.
   struct Operation {
     std::function<void()> work;
@@ -50,12 +63,12 @@ class SimulatedQueues final : public DeviceQueues {
   struct Block {
     std::vector<uint8_t> bytes;
     bool on_device = false;
-    std::array<bool, 3> users{};      // queues whose operations use the memory
-    std::array<uint64_t, 3> until{};  // operations of each queue to finish before it is free
+    ByQueue<bool> users{};      // queues whose operations use the memory
+    ByQueue<uint64_t> until{};  // operations of each queue to finish before it is free
   };
 
   at::Tensor NewBlock(at::IntArrayRef shape, at::ScalarType type, bool on_device,
-                      std::array<bool, 3> users);
+                      ByQueue<bool> users);
   void Enqueue(DeviceQueue queue, std::function<void()> work,
                std::shared_ptr<const bool> after = nullptr);
   void Drop(Block* block);
@@ -63,13 +76,14 @@ class SimulatedQueues final : public DeviceQueues {
   void Reuse();
 
   std::mt19937 random_;
-  std::array<std::deque<Operation>, 3> queues_;
-  std::array<uint64_t, 3> enqueued_{};
-  std::array<uint64_t, 3> executed_{};
+  ByQueue<std::deque<Operation>> queues_;
+  ByQueue<uint64_t> enqueued_{};
+  ByQueue<uint64_t> executed_{};
   std::deque<Block> blocks_;     // including free ones
   std::vector<Block*> dropped_;  // dropped, but not yet free
   uint64_t device_bytes_ = 0;
   uint64_t peak_device_bytes_ = 0;
+  ByQueue<int> host_waits_{};
 };
 
 }  // namespace eps

@@ -14,10 +14,13 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/job/layout/chunk_map.h"
+#include "base/job/layout/visits.h"
 #include "base/mutex.h"
 #include "gtest/gtest.h"
 #include "worker/client/parameter_client.h"
 #include "worker/relay/testing/relay_judge.h"
+#include "worker/relay/testing/send_stage.h"
 
 namespace eps {
 
@@ -34,7 +37,10 @@ struct Held {
 class FakeClient final : public ParameterClient {
  public:
   FakeClient(const JobSpec& spec, int loss_scale_log2)
-      : spec_(spec), weights_(InitialWeights(spec)), loss_scale_log2_(loss_scale_log2) {}
+      : spec_(spec),
+        chunks_(ChunkMap::Build(spec)),
+        weights_(InitialWeights(spec)),
+        loss_scale_log2_(loss_scale_log2) {}
   ~FakeClient() override { StopReleasing(); }
 
   absl::StatusOr<JoinedJob> Join(const JoinOptions&) override {
@@ -43,7 +49,6 @@ class FakeClient final : public ParameterClient {
 
   absl::StatusOr<StepStart> BeginStep(Step step) override {
     log.push_back(absl::StrCat("begin ", step.value()));
-    flushed_ = false;
     if (step.value() > 1 + counted_steps) {
       uint64_t tokens = 0;
       for (const auto& [place, loss] : reported) {
@@ -85,34 +90,29 @@ class FakeClient final : public ParameterClient {
   }
 
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
-                                           TensorPointers out) override {
-    EXPECT_EQ(version.value(), step_.value() - (flushed_ ? 0 : 1)) << "weights of another step";
+                                           std::shared_ptr<StageSink> sink) override {
+    EXPECT_TRUE(version.Next().value() == step_.value() || version.value() == step_.value())
+        << "weights of another step than the open one and the next";
     log.push_back(absl::StrCat("fetch ", stage.value(), backward ? "b" : "f"));
-    const bool two = backward && spec_.codecs.backward_weights == BackwardWeights::kBothAxes;
-    EXPECT_EQ(out.size(), spec_.stages[stage.value()].uses.size() * (two ? 2 : 1));
-    return std::make_unique<FakeFetch>(this, stage, std::move(out));
+    return std::make_unique<FakeFetch>(this, Visit{stage, backward}, std::move(sink));
   }
 
   void PreparePush(StageId stage, Version version) override {
-    EXPECT_EQ(version.value(), step_.value() - (flushed_ ? 0 : 1)) << "residuals of another step";
+    EXPECT_EQ(version.Next().value(), step_.value()) << "residuals of another step";
     log.push_back(absl::StrCat("prepare ", stage.value()));
   }
 
-  absl::Status Push(StageId use, PartId part, uint64_t tokens, TensorPointers gradient,
-                    std::shared_ptr<void> keep_alive) override {
+  absl::Status Push(StageId use, PartId part, uint64_t tokens,
+                    std::shared_ptr<const GradientSource> gradient) override {
     log.push_back(absl::StrCat("push ", use.value(), " part ", part.value()));
     Tensors& tensors = pushes[{step_.value(), use.value(), part.value()}];
     EXPECT_TRUE(tensors.empty()) << "pushed twice: " << log.back();
-    for (size_t u = 0; u < gradient.size(); ++u) {
-      const uint64_t size =
-          spec_.tensors[spec_.stages[use.value()].uses[u].tensor.value()].elements();
-      tensors.emplace_back(gradient[u], gradient[u] + size);
-    }
+    tensors = ReceiveGradient(spec_, chunks_, wire, use, *gradient);
     push_tokens.insert({{step_.value(), use.value(), part.value()}, tokens});
     if (fail_push_at == log.back()) return absl::UnavailableError("scripted push failure");
     if (releaser_.joinable()) {
       MutexLock lock(&mu_);
-      kept_.push_back(std::move(keep_alive));
+      kept_.push_back(std::move(gradient));
       most_kept = std::max(most_kept, kept_.size());
       more_.NotifyAll();
     }
@@ -121,7 +121,6 @@ class FakeClient final : public ParameterClient {
 
   absl::Status Flush() override {
     log.push_back("flush");
-    flushed_ = true;
     return absl::OkStatus();
   }
   bool HandOver() override { return false; }
@@ -156,7 +155,9 @@ class FakeClient final : public ParameterClient {
 
   const Tensors& weights() const { return weights_; }
 
-  uint64_t counted_steps = 0;  // the first steps, of which the servers have all contributions
+  Wire wire = Wire::kFp32;
+  bool arrives_at_once = false;  // weights arrive when they are asked for, and not in Wait
+  uint64_t counted_steps = 0;    // the first steps, of which the servers have all contributions
   std::vector<std::string> log;
   Pushes pushes;
   std::map<PushKey, uint64_t> push_tokens;
@@ -168,41 +169,41 @@ class FakeClient final : public ParameterClient {
   Held held;  // fetches
 
  private:
-  // A fetch that fills its destination in Wait.
+  // A fetch whose weights arrive in Wait.
   class FakeFetch final : public PendingFetch {
    public:
-    FakeFetch(FakeClient* client, StageId stage, TensorPointers out)
-        : client_(client), stage_(stage), out_(std::move(out)), name_(client->log.back()) {
+    FakeFetch(FakeClient* client, Visit visit, std::shared_ptr<StageSink> sink)
+        : client_(client), visit_(visit), sink_(std::move(sink)), name_(client->log.back()) {
       client_->held.Add();
-      for (size_t u = 0; u < out_.size(); ++u) {
-        if (out_[u] == nullptr) continue;
-        std::fill_n(out_[u], Tensor(client_->weights_, u).size(),
-                    std::numeric_limits<float>::quiet_NaN());
+      if (client_->arrives_at_once) {
+        arrived_ = SendWeights();
+        return;
       }
+      Tensors nothing = client_->weights_;
+      for (std::vector<float>& tensor : nothing) {
+        std::fill(tensor.begin(), tensor.end(), std::numeric_limits<float>::quiet_NaN());
+      }
+      const absl::Status status = Send(nothing, nothing);
+      EXPECT_TRUE(status.ok()) << status;
     }
     ~FakeFetch() override { client_->held.Remove(); }
     absl::Status Wait() override {
       if (client_->fail_fetch_at == name_) return absl::UnavailableError("scripted fetch failure");
-      const Tensors first = Loaded(client_->spec_, client_->weights_);
-      const Tensors second = SecondCopies(client_->weights_);
-      for (size_t u = 0; u < out_.size(); ++u) {
-        const std::vector<float>& from = Tensor(u < uses() ? first : second, u);
-        if (out_[u] != nullptr) std::copy(from.begin(), from.end(), out_[u]);
-      }
-      return absl::OkStatus();
+      return client_->arrives_at_once ? arrived_ : SendWeights();
     }
 
    private:
-    size_t uses() const { return client_->spec_.stages[stage_.value()].uses.size(); }
-    // The tensor of the use to which a pointer belongs.
-    const std::vector<float>& Tensor(const Tensors& weights, size_t pointer) const {
-      const JobSpec& spec = client_->spec_;
-      return weights[spec.stages[stage_.value()].uses[pointer % uses()].tensor.value()];
+    absl::Status SendWeights() { return Send(client_->weights_, SecondCopies(client_->weights_)); }
+    absl::Status Send(const Tensors& first, const Tensors& second) {
+      return SendStage(client_->spec_, client_->chunks_, client_->wire, visit_, first, second,
+                       sink_.get());
     }
+
     FakeClient* const client_;
-    const StageId stage_;
-    const TensorPointers out_;
+    const Visit visit_;
+    const std::shared_ptr<StageSink> sink_;
     const std::string name_;
+    absl::Status arrived_;
   };
 
   std::vector<PlainPart> PartsOf(uint64_t step) const {
@@ -216,13 +217,13 @@ class FakeClient final : public ParameterClient {
   }
 
   const JobSpec& spec_;
+  const ChunkMap chunks_;
   Tensors weights_;
   const int loss_scale_log2_;
-  bool flushed_ = false;  // all pushes of step_ have been counted, and the next one has not begun
   Step step_;
   Mutex mu_;
   CondVar more_;
-  std::deque<std::shared_ptr<void>> kept_;
+  std::deque<std::shared_ptr<const GradientSource>> kept_;
   bool stop_ = false;
   std::thread releaser_;
 };

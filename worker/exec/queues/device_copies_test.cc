@@ -1,4 +1,4 @@
-#include "worker/exec/device_copies.h"
+#include "worker/exec/queues/device_copies.h"
 
 #include <algorithm>
 #include <functional>
@@ -7,7 +7,10 @@
 #include <vector>
 
 #include "ATen/ops/from_blob.h"
+#include "base/ids.h"
+#include "compression/codec.h"
 #include "gtest/gtest.h"
+#include "worker/exec/queues/device_slots.h"
 #include "worker/exec/testing/simulated_queues.h"
 
 namespace eps {
@@ -38,6 +41,20 @@ class StagePool {
   std::vector<std::unique_ptr<std::vector<float>>> graveyard_;
 };
 
+SlotSizes OneStage() {
+  SlotSizes sizes;
+  sizes.decoded = kBytes;
+  return sizes;
+}
+
+std::shared_ptr<DeviceSlots::Slot> Load(DeviceCopies* copies, const Tensor& pinned,
+                                        std::shared_ptr<void> host) {
+  auto slot = copies->slots().Take(StageId(0));
+  slot->CopyFrom(pinned, std::move(host));
+  slot->Ready();
+  return slot;
+}
+
 Tensor BytesOf(const std::shared_ptr<std::vector<float>>& stage) {
   return at::from_blob(stage->data(), {static_cast<int64_t>(kBytes)},
                        at::TensorOptions().dtype(at::kByte));
@@ -52,7 +69,7 @@ class SmallRelay {
  public:
   explicit SmallRelay(uint32_t seed)
       : queues_(new SimulatedQueues(seed)),
-        copies_(std::unique_ptr<DeviceQueues>(queues_), kBytes) {}
+        copies_(std::unique_ptr<DeviceQueues>(queues_), OneStage(), /*account_or_null=*/nullptr) {}
 
   void Run(int stages, int micro_batches) {
     expected_.assign(micro_batches, 0.0f);
@@ -79,19 +96,21 @@ class SmallRelay {
     const float weight = static_cast<float>(s + 1);
     auto host = weights_.Take(weight);
     const Tensor pinned = BytesOf(host);
-    const auto stage = copies_.LoadStage(pinned, std::move(host));
+    const auto stage = Load(&copies_, pinned, std::move(host));
     Tensor gradient = queues_->New(DeviceQueue::kCompute, {kWidth}, at::kFloat);
     for (int m = 0; m < micro_batches; ++m) {
       Tensor in;
       if (s > 0) in = copies_.CopyFromStash(stash_[m]);
       const Tensor out = queues_->New(DeviceQueue::kCompute, {kWidth}, at::kFloat);
-      queues_->Compute([w = FloatsOf(stage->bytes), x = s > 0 ? FloatsOf(in) : nullptr,
-                        y = FloatsOf(out), g = FloatsOf(gradient)] {
-        for (int64_t i = 0; i < kWidth; ++i) {
-          y[i] = 2 * (x == nullptr ? 0.0f : x[i]) + w[i];
-          g[i] = y[i] - 1;
-        }
-      });
+      queues_->Compute(
+          [w = FloatsOf(stage->bytes()), x = s > 0 ? FloatsOf(in) : nullptr, y = FloatsOf(out),
+           g = FloatsOf(gradient)] {
+            for (int64_t i = 0; i < kWidth; ++i) {
+              y[i] = 2 * (x == nullptr ? 0.0f : x[i]) + w[i];
+              g[i] = y[i] - 1;
+            }
+          },
+          /*operations=*/0);
       expected_[m] = 2 * expected_[m] + weight;
       if (m == static_cast<int>(stash_.size())) stash_.emplace_back();
       stash_[m] = copies_.CopyToStash(out);
@@ -106,7 +125,7 @@ class SmallRelay {
     push.host = gradients_.Take(0);
     push.expected = expected;
     const Tensor to = BytesOf(push.host);
-    push.copied = copies_.CopyToHost({{gradient, to}});
+    push.copied = copies_.CopyGradients({{gradient, to}});
     gradient = Tensor();
     PushBehind();
     behind_ = std::move(push);
@@ -161,14 +180,15 @@ TEST(DeviceCopiesTest, MemoryIsIndependentOfDepthAndBatches) {
 TEST(DeviceCopiesTest, FillsOneBufferWhileAnotherComputes) {
   auto owned = std::make_unique<SimulatedQueues>(1);
   SimulatedQueues* const queues = owned.get();
-  DeviceCopies copies(std::move(owned), kBytes);
+  DeviceCopies copies(std::move(owned), OneStage(), nullptr);
   StagePool pool;
   std::vector<float> seen(20);
   for (int s = 0; s < 20; ++s) {
     auto host = pool.Take(static_cast<float>(s));
     const Tensor pinned = BytesOf(host);
-    const auto stage = copies.LoadStage(pinned, std::move(host));
-    queues->Compute([from = FloatsOf(stage->bytes), to = &seen[s]] { *to = *from; });
+    const auto stage = Load(&copies, pinned, std::move(host));
+    queues->Compute([from = FloatsOf(stage->bytes()), to = &seen[s]] { *to = *from; },
+                    /*operations=*/0);
     EXPECT_GT(queues->pending(), 0u) << "stage " << s << " was waited for";
   }
   WaitFor(*queues->Record(DeviceQueue::kCompute));
@@ -176,20 +196,40 @@ TEST(DeviceCopiesTest, FillsOneBufferWhileAnotherComputes) {
   EXPECT_EQ(queues->peak_device_bytes(), 2 * kBytes);
 }
 
+TEST(DeviceCopiesTest, StagesLoadWithoutWaitsForComputing) {
+  SlotSizes sizes = OneStage();
+  sizes.encoded = kBytes;
+  auto owned = std::make_unique<SimulatedQueues>(1);
+  SimulatedQueues* const queues = owned.get();
+  DeviceCopies copies(std::move(owned), sizes, nullptr);
+  for (int s = 0; s < 20; ++s) {
+    const std::vector<float> weights(kWidth, static_cast<float>(s));
+    const auto stage = copies.slots().Take(StageId(0));
+    DeviceSlots::Slot::Piece piece;
+    piece.code = {static_cast<uint32_t>(CodecId::kFp32), 1, kWidth, /*column=*/false};
+    stage->Arrive({reinterpret_cast<const uint8_t*>(weights.data()), kBytes}, /*offset=*/0,
+                  {piece});
+    stage->Ready();
+    queues->Compute([] {}, /*operations=*/0);
+  }
+  EXPECT_EQ(queues->host_waits(DeviceQueue::kCompute), 0);
+  EXPECT_EQ(queues->peak_device_bytes(), 2 * kBytes);
+}
+
 TEST(DeviceCopiesTest, AllocatesABufferPerHeldStage) {
   auto owned = std::make_unique<SimulatedQueues>(1);
   SimulatedQueues* const queues = owned.get();
-  DeviceCopies copies(std::move(owned), kBytes);
+  DeviceCopies copies(std::move(owned), OneStage(), nullptr);
   StagePool pool;
-  std::vector<std::shared_ptr<const DeviceCopies::LoadedStage>> held;
+  std::vector<std::shared_ptr<DeviceSlots::Slot>> held;
   for (int round = 0; round < 3; ++round) {
     for (int s = 0; s < 5; ++s) {
       auto host = pool.Take(static_cast<float>(s));
       const Tensor pinned = BytesOf(host);
-      held.push_back(copies.LoadStage(pinned, std::move(host)));
+      held.push_back(Load(&copies, pinned, std::move(host)));
     }
-    WaitFor(*queues->Record(DeviceQueue::kToDevice));
-    for (int s = 0; s < 5; ++s) EXPECT_EQ(FloatsOf(held[s]->bytes)[0], static_cast<float>(s));
+    WaitFor(*queues->Record(DeviceQueue::kWeights));
+    for (int s = 0; s < 5; ++s) EXPECT_EQ(FloatsOf(held[s]->bytes())[0], static_cast<float>(s));
     held.clear();
   }
   EXPECT_EQ(queues->peak_device_bytes(), 5 * kBytes) << "buffers are reused";
@@ -201,11 +241,12 @@ TEST(DeviceCopiesTest, WaitsForTheDeviceBeforeDestruction) {
     auto owned = std::make_unique<SimulatedQueues>(seed);
     bool computed = false;
     {
-      DeviceCopies copies(std::move(owned), kBytes);
+      DeviceCopies copies(std::move(owned), OneStage(), nullptr);
       auto host = pool.Take(1);
       const Tensor pinned = BytesOf(host);
-      const auto stage = copies.LoadStage(pinned, std::move(host));
-      static_cast<SimulatedQueues&>(copies.queues()).Compute([&computed] { computed = true; });
+      const auto stage = Load(&copies, pinned, std::move(host));
+      static_cast<SimulatedQueues&>(copies.queues())
+          .Compute([&computed] { computed = true; }, /*operations=*/0);
     }
     EXPECT_TRUE(computed) << "seed " << seed;
     EXPECT_EQ(pool.in_use, 0);
