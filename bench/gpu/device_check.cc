@@ -1,5 +1,5 @@
 // Checks the CUDA kernels on a device, and fails without one. It is built with --config=cuda and
-// started by bench/gpu/gpu_step.sh. It is not one of the tests, which must pass on every machine.
+// started by bench/gpu/gpu_session.sh. It is no test, because tests must pass on every machine.
 
 #include <cuda_runtime_api.h>
 
