@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "base/job/keys.h"
 #include "planner/units.h"
 
 namespace eps::planner {
@@ -22,19 +23,29 @@ struct Device {
   std::string name;
   bool host = false;  // uses the cores and the memory of the worker's host; nothing is copied
   Bytes memory;
-  // Dense peaks of matrix products by compute type. Workers compute in FP32 without TF32, so plans
-  // use `peak_fp32` alone, and MFU is relative to it. The others are 0 if unknown.
+  // Dense peaks of matrix products by compute type; FP32 is without TF32. All but `peak_fp32` are 0
+  // if unknown, and no plan uses `peak_tf32`.
   FlopsPerSecond peak_fp32;
   FlopsPerSecond peak_tf32;
   FlopsPerSecond peak_fp16;
   FlopsPerSecond peak_bf16;
   double efficiency = 1;  // share of `peak_fp32` that a stage's matrix products reach
+  std::optional<double> efficiency_16bit;  // the same of `peak_bf16` and `peak_fp16`
   // Bytes per second that a stage's other operations produce.
   BytesPerSecond activations = kNoLimit;
   // Rates from host to device and back, each measured while the other direction is busy.
   BytesPerSecond to_device = kNoLimit;
   BytesPerSecond from_device = kNoLimit;
+  // The device decodes weights and encodes gradients, so that encoded bytes cross its links.
+  // Otherwise the host does, and FP32 crosses them.
+  bool codes = false;
   Seconds stage_overhead;  // per pass of a micro-batch over a stage, in addition to its operations
+
+  // Returns the peak in the type in which a job computes, to which MFU is relative. Where it is
+  // unknown, the job is planned at the rate of FP32.
+  FlopsPerSecond peak(Precision precision) const;
+  // Returns the rate that the matrix products of a stage reach.
+  FlopsPerSecond products(Precision precision) const;
 };
 
 // A group of equal workers: their device, their host and their network.

@@ -13,6 +13,7 @@
 #include "planner/hardware_a100_smartssd_10.h"
 #include "planner/hardware_a5000_smartssd_1.h"
 #include "planner/hardware_a5000_smartssd_6.h"
+#include "planner/hardware_h100_host.h"
 #include "planner/hardware_h200_node.h"
 #include "planner/hardware_mi210_hbm3_pim.h"
 #include "planner/hardware_mixed_cluster.h"
@@ -29,6 +30,7 @@ constexpr std::pair<const char*, const char*> kHardwareExamples[] = {
     {"a5000_smartssd_6", kA5000Smartssd6Yaml},
     {"a100_smartssd_10", kA100Smartssd10Yaml},
     {"mi210_hbm3_pim", kMi210Hbm3PimYaml},
+    {"h100_host", kH100HostYaml},
     {"h200_node", kH200NodeYaml},
     {"mixed_cluster", kMixedClusterYaml},
 };

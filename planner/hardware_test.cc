@@ -88,13 +88,16 @@ TEST(Hardware, ExamplesSurviveARoundTrip) {
     EXPECT_EQ(HardwareToYaml(*again), yaml) << name;
     EXPECT_EQ(again->workers[0].device.peak_fp32, hardware->workers[0].device.peak_fp32);
     EXPECT_EQ(again->workers[0].device.efficiency, hardware->workers[0].device.efficiency);
+    EXPECT_EQ(again->workers[0].device.efficiency_16bit,
+              hardware->workers[0].device.efficiency_16bit);
+    EXPECT_EQ(again->workers[0].device.codes, hardware->workers[0].device.codes);
     EXPECT_EQ(again->workers[0].price, hardware->workers[0].price);
     EXPECT_EQ(again->servers[0].storage.has_value(), hardware->servers[0].storage.has_value());
   }
   EXPECT_THAT(std::string(HardwareExample("nothing").status().message()), HasSubstr("h200_node"));
 }
 
-// Workers compute in FP32 without TF32: a description with the rate of tensor cores would promise
+// Jobs in FP32 compute without TF32: a description with the rate of tensor cores would promise
 // several times what they do.
 TEST(Hardware, ExamplesGiveTheFp32Peak) {
   const auto device = [](const char* name) {

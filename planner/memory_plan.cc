@@ -187,6 +187,15 @@ double WorkersEach(const Hardware& hardware, const RunShape& shape) {
   return ProcessesEach(shape.workers, hardware.one_machine ? 1 : hardware.worker_count());
 }
 
+// Returns the FP32 gradients of a stage that a device holds at most: the partial sums of its
+// micro-batches along the tree (base/numerics/reduction_tree.h), with the newest gradient, and one
+// that is being copied to the host.
+double GradientsOnDevice(uint32_t micro_batches, bool copied) {
+  double sums = 1;
+  for (uint32_t leaves = micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2) ++sums;
+  return sums + (copied ? 1 : 0);
+}
+
 MemoryUse Use(MemoryKind kind, Bytes bytes, bool exact, Bytes growing) {
   return MemoryUse{MemoryKindName(kind), bytes, exact, growing};
 }
@@ -282,7 +291,9 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
     tier.uses.push_back(
         {"weights", Bytes(each * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
   }
-  tier.uses.push_back({"gradients", Bytes(kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
+  const double gradients = GradientsOnDevice(spec.training.micro_batches, !smallest.host);
+  tier.uses.push_back(
+      {"gradients", Bytes(gradients * kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
   tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});
   if (shape.stash_on_device) {
     tier.uses.push_back(Use(MemoryKind::kStash, stash, /*exact=*/true, stash));

@@ -105,11 +105,13 @@ DollarsPerSecond PriceOf(const Hardware& hardware) {
   return price;
 }
 
-// Returns the FP32 peak of the devices that compute. If only some devices compute, they are taken
+// Returns the peak of the devices that compute. If only some devices compute, they are taken
 // from all kinds in proportion, not from the fastest kind first.
-FlopsPerSecond PeakOf(const Hardware& hardware, const RunShape& shape) {
+FlopsPerSecond PeakOf(const Hardware& hardware, const RunShape& shape, Precision precision) {
   FlopsPerSecond peak;
-  for (const WorkerKind& worker : hardware.workers) peak += worker.count * worker.device.peak_fp32;
+  for (const WorkerKind& worker : hardware.workers) {
+    peak += worker.count * worker.device.peak(precision);
+  }
   const double share = static_cast<double>(shape.workers) / hardware.worker_count();
   return std::min(1.0, share) * peak;
 }
@@ -181,12 +183,15 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));
   EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));
   plan.estimate = EstimateStep(plan.work, hardware, plan.shape);
+  if (plan.estimate.times.busiest_of(Resource::kSharedCores) == Seconds(0)) {
+    plan.walls = WallsOf(plan.work, plan.estimate);
+  }
   plan.capacities = Capacities(plan.tiers, plan.work, hardware);
   plan.fetched = FetchedBytes(plan.work, plan.shape.workers) + ResidualBytes(plan.work);
   plan.pushed = PushedBytes(plan.work) + ResidualBytes(plan.work);
   const Seconds step = plan.step();
   plan.tokens_per_second = static_cast<double>(plan.work.tokens) / step.value();
-  plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape);
+  plan.mfu = plan.work.model_flops / step / PeakOf(hardware, plan.shape, plan.work.precision);
   AddWriting(hardware, &plan);
   if (hardware.has_updating_storage() && !plan.shape.update_in_storage) {
     RunShape shape = plan.shape;

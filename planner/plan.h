@@ -15,6 +15,7 @@
 #include "planner/memory_plan.h"
 #include "planner/step_model.h"
 #include "planner/units.h"
+#include "planner/walls.h"
 #include "planner/workload.h"
 
 namespace eps::planner {
@@ -37,6 +38,7 @@ struct Plan {
   Workload work;
   std::vector<TierUse> tiers;
   StepEstimate estimate;
+  std::optional<StepWalls> walls;  // absent if workers and servers share their cores
   std::vector<Capacity> capacities;
   // Bytes that one step moves over the network for all workers together, residuals included.
   Bytes fetched;

@@ -1,6 +1,7 @@
 #include "planner/plan_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "base/chart/chart.h"
 #include "nlohmann/json.hpp"
 #include "planner/quantity_text.h"
+#include "planner/walls.h"
 
 namespace eps::planner {
 namespace {
@@ -39,9 +41,9 @@ struct StageRun {
 };
 
 bool SameTimes(const StageTimes& a, const StageTimes& b) {
-  return a.encode == b.encode && a.fetch_forward == b.fetch_forward &&
+  return a.encode.alone() == b.encode.alone() && a.fetch_forward == b.fetch_forward &&
          a.fetch_backward == b.fetch_backward && a.forward == b.forward &&
-         a.backward == b.backward && a.push == b.push && a.update == b.update;
+         a.backward == b.backward && a.push == b.push && a.update.alone() == b.update.alone();
 }
 
 std::vector<StageRun> RunsOf(const std::vector<StageTimes>& stages) {
@@ -60,23 +62,23 @@ std::vector<StageRun> RunsOf(const std::vector<StageTimes>& stages) {
 struct Column {
   const char* name;
   const char* key;  // its key in JSON
-  Seconds StageTimes::*time;
+  Seconds (*time)(const StageTimes&);
 };
 constexpr Column kColumns[] = {
-    {"read", "read_seconds", &StageTimes::read},
-    {"encode", "encode_seconds", &StageTimes::encode},
-    {"fetch fw", "fetch_forward_seconds", &StageTimes::fetch_forward},
-    {"fetch bw", "fetch_backward_seconds", &StageTimes::fetch_backward},
-    {"to device", "to_device_seconds", &StageTimes::to_device},
-    {"forward", "forward_seconds", &StageTimes::forward},
-    {"backward", "backward_seconds", &StageTimes::backward},
-    {"stash", "stash_seconds", &StageTimes::stash},
-    {"push", "push_seconds", &StageTimes::push},
-    {"reduce", "reduce_seconds", &StageTimes::reduce},
-    {"update", "update_seconds", &StageTimes::update},
-    {"disk", "disk_seconds", &StageTimes::disk},
-    {"log", "log_seconds", &StageTimes::log},
-    {"cut", "cut_seconds", &StageTimes::cut},
+    {"read", "read_seconds", [](const StageTimes& t) { return t.read; }},
+    {"encode", "encode_seconds", [](const StageTimes& t) { return t.encode.alone(); }},
+    {"fetch fw", "fetch_forward_seconds", [](const StageTimes& t) { return t.fetch_forward; }},
+    {"fetch bw", "fetch_backward_seconds", [](const StageTimes& t) { return t.fetch_backward; }},
+    {"to device", "to_device_seconds", [](const StageTimes& t) { return t.to_device_forward; }},
+    {"forward", "forward_seconds", [](const StageTimes& t) { return t.forward; }},
+    {"backward", "backward_seconds", [](const StageTimes& t) { return t.backward; }},
+    {"stash", "stash_seconds", [](const StageTimes& t) { return t.stash; }},
+    {"push", "push_seconds", [](const StageTimes& t) { return t.push; }},
+    {"reduce", "reduce_seconds", [](const StageTimes& t) { return t.reduce.alone(); }},
+    {"update", "update_seconds", [](const StageTimes& t) { return t.update.alone(); }},
+    {"disk", "disk_seconds", [](const StageTimes& t) { return t.disk; }},
+    {"log", "log_seconds", [](const StageTimes& t) { return t.log; }},
+    {"cut", "cut_seconds", [](const StageTimes& t) { return t.cut; }},
 };
 
 // Returns the columns in which any stage takes time.
@@ -84,7 +86,7 @@ std::vector<Column> UsedColumns(const std::vector<StageTimes>& stages) {
   std::vector<Column> columns;
   for (const Column& column : kColumns) {
     if (std::any_of(stages.begin(), stages.end(),
-                    [&](const StageTimes& stage) { return stage.*column.time > Seconds(0); })) {
+                    [&](const StageTimes& stage) { return column.time(stage) > Seconds(0); })) {
       columns.push_back(column);
     }
   }
@@ -103,7 +105,7 @@ std::string StagesText(const Plan& plan) {
     if (run.count > 1) absl::StrAppend(&name, " and ", run.count - 1, " more alike");
     absl::StrAppendFormat(&text, "  %-19s", name);
     for (const Column& column : columns) {
-      const Seconds time = stage.*column.time;
+      const Seconds time = column.time(stage);
       absl::StrAppendFormat(&text, " %9s", time == Seconds(0) ? "-" : ShortText(time));
     }
     text += "\n";
@@ -180,6 +182,41 @@ std::string AdviceText(const Plan& plan) {
                          ShortText(times.busiest_of(next)), ResourceRemedy(first));
 }
 
+// Names the resource that bounds a pass in each range of tokens.
+std::string RangesText(const std::vector<WallRange>& ranges) {
+  if (ranges.size() == 1) {
+    return absl::StrCat(ResourceName(ranges.front().resource), " at any number of tokens");
+  }
+  std::string text;
+  for (const WallRange& range : ranges) {
+    absl::StrAppend(
+        &text, text.empty() ? "" : ", ", ResourceName(range.resource),
+        std::isinf(range.to) ? " above" : absl::StrCat(" below ", ShortCount(range.to)));
+  }
+  return text;
+}
+
+std::string WallsText(const Plan& plan) {
+  if (!plan.walls.has_value()) return "";
+  const auto pass = [](const char* name, const PassWalls& walls) {
+    return absl::StrFormat("  %-8s %9s  %s\n", name, ShortText(walls.bound),
+                           RangesText(walls.ranges));
+  };
+  return absl::StrCat("walls, by the tokens of a step (training.micro_batches): ",
+                      ShortText(plan.walls->bound()), " of ", ShortText(plan.step()), "\n",
+                      pass("forward", plan.walls->forward), pass("backward", plan.walls->backward));
+}
+
+nlohmann::ordered_json WallsJson(const PassWalls& walls) {
+  nlohmann::ordered_json ranges = nlohmann::ordered_json::array();
+  for (const WallRange& range : walls.ranges) {
+    nlohmann::ordered_json to = nullptr;
+    if (!std::isinf(range.to)) to = range.to;
+    ranges.push_back({{"name", ResourceName(range.resource)}, {"to_tokens", std::move(to)}});
+  }
+  return {{"seconds", walls.bound.value()}, {"ranges", std::move(ranges)}};
+}
+
 template <class Unit>
 nlohmann::ordered_json OptionalNumber(const std::optional<Unit>& quantity) {
   return quantity.has_value() ? nlohmann::ordered_json(quantity->value()) : nullptr;
@@ -244,7 +281,7 @@ std::string StageChart(const Plan& plan) {
     if (run.count > 1) absl::StrAppend(&bar.name, " (", run.count, " alike)");
     Seconds sum;
     for (const Column& column : columns) {
-      const Seconds time = stage.*column.time;
+      const Seconds time = column.time(stage);
       bar.pieces.push_back({column.name, time.value(), ShortText(time)});
       sum += time;
     }
@@ -268,7 +305,8 @@ std::string PlanToText(const Plan& plan) {
     absl::StrAppend(&text, i > 0 ? ", " : " ", ResourceName(resources[i]), " ",
                     ShortText(times.busiest_of(resources[i])));
   }
-  absl::StrAppend(&text, "\n", AdviceText(plan), StorageText(plan), "\n", CapacityText(plan));
+  absl::StrAppend(&text, "\n", AdviceText(plan), WallsText(plan), StorageText(plan), "\n",
+                  CapacityText(plan));
   if (plan.dollars_per_million_tokens.has_value()) {
     absl::StrAppendFormat(&text, "cost: $%.3g per million tokens\n",
                           *plan.dollars_per_million_tokens);
@@ -300,7 +338,7 @@ std::string PlanToJson(const Plan& plan) {
   nlohmann::ordered_json& stages = json["stages"] = nlohmann::ordered_json::array();
   for (size_t s = 0; s < e.stages.size(); ++s) {
     nlohmann::ordered_json object = {{"name", plan.work.stages[s].name}};
-    for (const Column& column : kColumns) object[column.key] = (e.stages[s].*column.time).value();
+    for (const Column& column : kColumns) object[column.key] = column.time(e.stages[s]).value();
     stages.push_back(std::move(object));
   }
   nlohmann::ordered_json& resources = json["resources"] = nlohmann::ordered_json::array();
@@ -308,6 +346,11 @@ std::string PlanToJson(const Plan& plan) {
     resources.push_back({{"name", ResourceName(resource)},
                          {"busy_seconds", e.times.busiest_of(resource).value()},
                          {"remedy", ResourceRemedy(resource)}});
+  }
+  json["walls"] = nullptr;
+  if (plan.walls.has_value()) {
+    json["walls"] = {{"forward", WallsJson(plan.walls->forward)},
+                     {"backward", WallsJson(plan.walls->backward)}};
   }
   nlohmann::ordered_json& capacities = json["capacities"] = nlohmann::ordered_json::array();
   for (const Capacity& capacity : plan.capacities) {

@@ -12,6 +12,7 @@
 #include "base/config/spec_builder.h"
 #include "base/job/cut_interval.h"
 #include "base/job/job_spec.h"
+#include "base/job/keys.h"
 #include "base/testing/test_specs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -22,11 +23,13 @@
 #include "planner/step_model.h"
 #include "planner/testing/plans.h"
 #include "planner/units.h"
+#include "planner/walls.h"
 #include "planner/workload.h"
 
 namespace eps::planner {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 TEST(Workload, CountsEveryPassAndPart) {
@@ -72,6 +75,32 @@ TEST(StepModel, FreeTransfersLeaveOnlyTheCompute) {
   EXPECT_EQ(estimate.times.bottleneck(), Resource::kWorkerCompute);
 }
 
+// A job computes at the rate of its type, and MFU is relative to the peak of that type.
+TEST(StepModel, RatesFollowThePrecision) {
+  const Config config = ConfigWith({{"training.clip", "none"}, {"training.micro_batches", "64"}});
+  JobSpec spec = Gpt2Spec(config, 8, 1024, 1);
+  Hardware hardware = Example("h100_host");
+  Device& device = hardware.workers[0].device;
+  device.stage_overhead = Seconds(0);
+  const auto plan = [&](Precision precision) {
+    spec.training.precision = precision;
+    return *MakePlan(config, spec, hardware);
+  };
+  const auto computing = [](const Plan& plan) {
+    return plan.estimate.times.busiest_of(Resource::kWorkerCompute);
+  };
+  const Plan fp32 = plan(Precision::kFp32);
+  const Plan bf16 = plan(Precision::kBf16);
+  EXPECT_NEAR(computing(fp32) / computing(bf16), 989 * 0.6 / (67 * 0.8), 1e-9);
+  EXPECT_NEAR(bf16.mfu / fp32.mfu, fp32.step() / bf16.step() * 67 / 989, 1e-9);
+  EXPECT_LT(bf16.mfu, 0.6);
+  device.peak_fp16 = FlopsPerSecond(500e12);
+  device.efficiency_16bit.reset();
+  EXPECT_NEAR(computing(bf16) / computing(plan(Precision::kCmp)), 500 * 0.8 / (989 * 0.6), 1e-9);
+  device.peak_bf16 = FlopsPerSecond(0);  // unknown
+  EXPECT_EQ(computing(plan(Precision::kBf16)), computing(fp32));
+}
+
 TEST(StepModel, ASlowLinkBoundsTheStep) {
   const Config config = ConfigWith({{"training.clip", "none"}});
   const Workload work = *WorkloadOf(Gpt2Spec(config, 8, 256, 1));
@@ -112,6 +141,7 @@ std::vector<std::function<void(Hardware*, double)>> Improvements() {
     for (ServerKind& s : h->servers) s.chunk_overhead = s.chunk_overhead / factor;
   });
   device(&Device::peak_fp32);
+  device(&Device::peak_bf16);
   device(&Device::to_device);
   device(&Device::from_device);
   device(&Device::activations);
@@ -184,6 +214,7 @@ World RandomWorld(std::mt19937* random) {
   if (!world.hardware.has_storage()) world.config.storage = StorageConfig();
   const int layers = 2 + static_cast<int>((*random)() % 6);
   world.spec = Gpt2Spec(world.config, layers, 128, ShapeOf(world.config, world.hardware).workers);
+  if ((*random)() % 2 == 0) world.spec.training.precision = Precision::kBf16;
   return world;
 }
 
@@ -207,54 +238,6 @@ TEST(StepModel, BetterHardwareIsNeverSlower) {
           << i << ", improvement " << (&improve - &Improvements()[0]);
     }
   }
-}
-
-TEST(MemoryPlan, StateAndStashAreExact) {
-  const Config config =
-      ConfigWith({{"training.micro_batches", "4"}, {"training.clip", "none"}, {"servers", "1"}});
-  const JobSpec spec = Gpt2Spec(config, 4, 256, 1);
-  const Plan plan = *MakePlan(config, spec, Example("two_core_box"));
-  EXPECT_EQ(plan.tiers[0].uses[0].kind, "state");
-  EXPECT_EQ(plan.tiers[0].uses[0].bytes, Bytes(12.0 * static_cast<double>(spec.total_elements())));
-  const TierUse& worker = plan.tiers[1];
-  EXPECT_EQ(worker.uses[1].kind, "stash");
-  EXPECT_EQ(worker.uses[1].bytes, Bytes(5.0 * 4 * 4 * 1024 * 256 * 4));
-}
-
-// FP32 weights on their way to the device, and the copies there.
-TEST(MemoryPlan, Bf16HalvesTheStashAndAddsCopies) {
-  const Config config =
-      ConfigWith({{"training.micro_batches", "4"}, {"training.clip", "none"}, {"servers", "1"}});
-  JobSpec spec = Gpt2Spec(config, 4, 256, 1);
-  const Plan fp32 = *MakePlan(config, spec, Example("two_core_box"));
-  spec.training.precision = Precision::kBf16;
-  const Plan bf16 = *MakePlan(config, spec, Example("two_core_box"));
-  EXPECT_EQ(bf16.tiers[1].uses[1].kind, "stash");
-  EXPECT_EQ(2 * bf16.tiers[1].uses[1].bytes, fp32.tiers[1].uses[1].bytes);
-  EXPECT_EQ(bf16.tiers[1].uses[2].kind, "weights");
-  // The largest stage is the one with the FP32 gradient: its bytes for two copies of two bytes.
-  EXPECT_EQ(bf16.tiers[1].uses[2].bytes, bf16.tiers[1].uses[3].bytes);
-}
-
-TEST(MemoryPlan, RefusalsHaveFiguresAndKeys) {
-  const Config config = ConfigWith({{"training.clip", "none"}});
-  const JobSpec spec = Gpt2Spec(config, 48, 1600, 1);
-  Hardware hardware = Example("two_core_box");
-  hardware.servers[0].memory = Bytes(1e9);
-  const Plan plan = *MakePlan(config, spec, hardware);
-  const absl::Status status = CheckFits(plan.tiers);
-  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("server memory of local"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("servers.addresses"));
-  EXPECT_THAT(std::string(status.message()), HasSubstr("are missing"));
-}
-
-TEST(MemoryPlan, MoreServersThanChunksAreRefused) {
-  Config config = ConfigWith({{"training.clip", "none"}, {"servers", "250"}});
-  const JobSpec spec = Gpt2Spec(config, 2, 64, 1);
-  const auto plan = MakePlan(config, spec, Example("two_core_box"));
-  EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
-  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("servers.addresses"));
 }
 
 // A model of L2L's Table 5 (78 layers of width 4256) on the paper's machine.
@@ -306,35 +289,6 @@ TEST(Plan, OnlyModelsUpToTheLargestFit) {
 }
 
 // The stash of eight devices on one host shares the memory that holds the state.
-TEST(MemoryPlan, OneMachineHasOneMemory) {
-  const Config config = ConfigWith({{"training.clip", "none"}, {"training.micro_batches", "16"}});
-  Hardware hardware = Example("h200_node");
-  const JobSpec spec = Gpt2Spec(config, 40, 1600, 8);
-  const Plan plan = *MakePlan(config, spec, hardware);
-  const TierUse& servers = plan.tiers[0];
-  const TierUse& workers = plan.tiers[1];
-  EXPECT_EQ(workers.uses[1].bytes,
-            8 * 40.0 * 16 * 4 * 1024 * 1600 * Bytes(4) + 8 * 16.0 * 4 * 1024 * 1600 * Bytes(4));
-  EXPECT_EQ(servers.beside, workers.used());
-  EXPECT_EQ(workers.beside, servers.used());
-  hardware.servers[0].memory = hardware.workers[0].memory =
-      servers.used() + workers.used() - Bytes(1);
-  EXPECT_FALSE(CheckFits(MakePlan(config, spec, hardware)->tiers).ok());
-}
-
-TEST(MemoryPlan, ResidualsCountAtTheirHome) {
-  for (const auto& [home, there] :
-       {std::pair<const char*, bool>{"server", true}, {"worker", false}}) {
-    const Config config = ConfigWith({{"training.clip", "none"},
-                                      {"quantization.gradients", "topk:0.01"},
-                                      {"quantization.residual_home", home}});
-    const Plan plan = *MakePlan(config, Gpt2Spec(config, 4, 256, 1), Example("two_core_box"));
-    bool found = false;
-    for (const MemoryUse& use : plan.tiers[0].uses) found = found || use.kind == "residual";
-    EXPECT_EQ(found, there) << home;
-  }
-}
-
 TEST(Plan, RecomputationLimitsMfu) {
   std::mt19937 random(2);
   for (int i = 0; i < 50; ++i) {
@@ -453,10 +407,32 @@ TEST(PlanReport, TextJsonAndPageAgree) {
   EXPECT_EQ(json["memory"][0]["uses"].size(), plan.tiers[0].uses.size());
   EXPECT_EQ(json["stages"].size(), 14u);
   EXPECT_EQ(json["resources"][0]["name"], bottleneck);
+  EXPECT_THAT(text, HasSubstr("walls, by the tokens of a step"));
+  const PassWalls& forward = plan.walls->forward;
+  EXPECT_EQ(json["walls"]["forward"]["seconds"], forward.bound.value());
+  EXPECT_EQ(json["walls"]["forward"]["ranges"].size(), forward.ranges.size());
+  EXPECT_EQ(json["walls"]["forward"]["ranges"].back()["to_tokens"], nullptr);
   const std::string page = PlanToPage(plan);
   EXPECT_THAT(page, HasSubstr("<svg"));
   EXPECT_THAT(page, HasSubstr(bottleneck));
   EXPECT_EQ(page.find("http"), std::string::npos) << "the page needs the network";
+}
+
+TEST(PlanReport, WallsNameResourcesAndTokens) {
+  const Config config = ConfigWith({{"training.clip", "none"},
+                                    {"quantization.weights", "bf16"},
+                                    {"quantization.gradients", "bf16"},
+                                    {"training.micro_batch_size", "1"}});
+  const JobSpec spec = Gpt2Spec(config, 12, 768, 8);
+  const Plan plan = *MakePlan(config, spec, Example("h200_node"));
+  EXPECT_GE(plan.step(), plan.walls->backward.bound);
+  EXPECT_THAT(PlanToText(plan), ContainsRegex("backward +[0-9.]+ .s  [a-z ]+ below [0-9.]+ K, "
+                                              "worker compute above"));
+  // All work of shared cores adds up.
+  const Plan shared = *MakePlan(config, Gpt2Spec(config, 2, 128, 1), Example("two_core_box"));
+  EXPECT_FALSE(shared.walls.has_value());
+  EXPECT_EQ(PlanToText(shared).find("walls"), std::string::npos);
+  EXPECT_EQ(nlohmann::json::parse(PlanToJson(shared))["walls"], nullptr);
 }
 
 TEST(PlanReport, NamesAreEscapedInThePage) {

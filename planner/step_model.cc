@@ -11,11 +11,8 @@
 namespace eps::planner {
 namespace {
 
-constexpr double kFp32 = 4;  // bytes
 // Gradients that a worker holds: one is sent while the next is computed (worker/relay).
 constexpr size_t kGradientsInFlight = 2;
-// An update reads and writes the state; a gradient is written on arrival and read once.
-constexpr double kReadAndWritten = 2;
 
 // The texts of one resource.
 struct ResourceText {
@@ -44,6 +41,9 @@ constexpr ResourceText kResources[kResourceCount] = {
     {"server processors",
      "more threads or servers (servers.threads, servers.addresses), or more micro-batches per step "
      "(training.micro_batches)"},
+    {"server memory bandwidth",
+     "more micro-batches per step (training.micro_batches), fewer bits (quantization.weights, "
+     "quantization.gradients), or more servers (servers.addresses)"},
     {"server disks",
      "more disks or servers, state in memory (storage.kind=dram), a log of fewer bits "
      "(quantization.gradients), or more micro-batches per step "
@@ -53,14 +53,6 @@ constexpr ResourceText kResources[kResourceCount] = {
 };
 
 constexpr size_t Index(Resource resource) { return static_cast<size_t>(resource); }
-
-// Returns the rate of one core. Copying FP32 weights is never slower than quantizing them.
-BytesPerSecond EncodeRate(const Hardware& hardware, const ServerKind& kind,
-                          const std::string& codec) {
-  const CodecRates* const measured = hardware.CodecOrNull(codec);
-  if (measured != nullptr) return measured->encode;
-  return codec == "fp32" ? Max(kind.memory_bandwidth / kind.cores, kind.encode) : kind.encode;
-}
 
 // Adds to the estimate what cuts cost on average per step. `following` is a step that follows a
 // cut.
@@ -141,7 +133,7 @@ class StepModel::Relay {
     const Seconds decoded = decoder_.Run(arrived, both_ways(t.decode_forward, t.decode_backward));
     // The stash returns to the device after the weights.
     const Seconds there =
-        to_device_.Run(decoded, visit.fetches * t.to_device + both_ways(Seconds(0), t.stash));
+        to_device_.Run(decoded, both_ways(t.to_device_forward, t.to_device_backward + t.stash));
     Seconds start = Max(there, computed());
     if (pushed_.size() >= kGradientsInFlight) {
       start = Max(start, pushed_[pushed_.size() - kGradientsInFlight]);
@@ -204,150 +196,6 @@ StepModel::StepModel(const Workload& work, const Hardware& hardware, const Worke
   }
 }
 
-StepModel::ServerRates StepModel::RatesOf(const Hardware& hardware, const RunShape& shape) {
-  ServerRates rates;
-  const double machines = hardware.server_count();
-  // On average; below 1, some machines are idle.
-  const double processes_each = shape.servers / machines;
-  for (const ServerKind& kind : hardware.servers) {
-    const double used = std::min(1.0, processes_each) * kind.count;
-    const double threads =
-        std::min<double>(kind.cores, std::max(1.0, processes_each) * shape.server_threads);
-    rates.encode += used * threads * EncodeRate(hardware, kind, shape.weights);
-    rates.update += used * threads * kind.update;
-    rates.memory += used * kind.memory_bandwidth;
-    rates.send += used * kind.send;
-    rates.receive += used * kind.receive;
-    rates.transport += used * kind.cores * kind.transport;
-    rates.chunks += PerSecond(used * kind.cores / kind.chunk_overhead.value());
-    if (kind.storage.has_value()) {
-      const double disks = kind.storage->count;
-      rates.read += used * Min(disks * kind.storage->read, kind.storage->link);
-      rates.write += used * Min(disks * kind.storage->write, kind.storage->link);
-      rates.device_read += used * disks * kind.storage->read;
-      rates.device_write += used * disks * kind.storage->write;
-      rates.device_update += used * disks * kind.storage->update;
-      rates.sync = Max(rates.sync, kind.storage->sync);
-    }
-  }
-  return rates;
-}
-
-Seconds StepModel::OnWorker(Bytes bytes, double chunks) const {
-  return bytes / worker_.transport + chunks * worker_.chunk_overhead;
-}
-
-Seconds StepModel::OnServers(Bytes bytes, double chunks) const {
-  return bytes / servers_.transport + Seconds(chunks / servers_.chunks.value());
-}
-
-StepModel::Crowd StepModel::CrowdOf(const std::vector<WorkerClass>& classes) {
-  Crowd crowd;
-  for (const WorkerClass& c : classes) {
-    crowd.workers += c.workers;
-    crowd.parts += static_cast<double>(c.workers) * c.parts;
-  }
-  return crowd;
-}
-
-StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const {
-  const Bytes fp32(kFp32 * static_cast<double>(stage.elements));
-  StageTimes t;
-  // The servers read the FP32 weights, write the encoded ones once and read them for every worker.
-  t.encode = Max(fp32 / servers_.encode,
-                 (fp32 + (1 + crowd.workers) * stage.fetch_forward) / servers_.memory);
-  const auto fetch = [&](Bytes weights, Bytes residual) {
-    const double chunks = stage.chunks_of(weights, residual > Bytes(0) ? parts : 0);
-    const Bytes bytes = weights + parts * residual;
-    const Bytes sent = crowd.workers * weights + crowd.parts * residual;
-    return Max(Max(bytes / worker_.receive, OnWorker(bytes, chunks) / shape_.servers),
-               Max(sent / servers_.send, OnServers(sent, crowd.workers * chunks)));
-  };
-  t.fetch_forward = fetch(stage.fetch_forward, Bytes(0));
-  t.fetch_backward = fetch(stage.fetch_backward, stage.residual);
-  const auto copies = [&](Bytes fetched) { return fetched > Bytes(0) ? 1.0 : 0.0; };
-  t.decode_forward = copies(stage.fetch_forward) * fp32 / decode_;
-  t.decode_backward = copies(stage.fetch_backward) * fp32 / decode_;
-  const Device& device = worker_.device;
-  t.to_device = fp32 / device.to_device;
-  const Seconds overhead = parts * work_.micro_batches * device.stage_overhead;
-  const auto pass = [&](Flops operations, Bytes activations) {
-    return parts * operations / (device.efficiency * device.peak_fp32) +
-           parts * activations / device.activations + overhead;
-  };
-  t.forward = pass(stage.forward, stage.forward_activations);
-  t.backward = pass(stage.backward, stage.backward_activations);
-  if (!shape_.stash_on_device) {
-    t.stash = parts * stage.stash / Min(device.to_device, device.from_device);
-  }
-  t.from_device = parts * fp32 / device.from_device;
-  t.encode_push = parts * fp32 / encode_;
-  const Bytes pushed = stage.push + stage.residual;
-  const double chunks = stage.chunks;
-  t.push =
-      Max(Max(parts * pushed / worker_.send, parts * OnWorker(pushed, chunks) / shape_.servers),
-          Max(crowd.parts * pushed / servers_.receive, crowd.parts * OnServers(pushed, chunks)));
-  // One pass over the state with the first part's gradient, and one more read for each further
-  // gradient.
-  const Bytes state = static_cast<double>(stage.elements) * work_.state_per_parameter;
-  const auto pass_over = [&](Bytes bytes) {
-    return Max(fp32 / servers_.update, kReadAndWritten * bytes / servers_.memory);
-  };
-  t.reduce = (crowd.parts - 1) * pass_over(pushed);
-  t.update = pass_over(state + pushed);
-  if (shape_.log) t.log = crowd.parts * pushed / servers_.write;
-  AddStorage(state, fp32, pass_over(pushed), &t);
-  return t;
-}
-
-// Adds what the place of the state costs. `pass` is one over the gradients of a part.
-void StepModel::AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t) const {
-  // Norms read the state and the reduced gradient once more, and write nothing.
-  const Bytes measured = work_.measures ? state + fp32 : Bytes(0);
-  t->update += measured / servers_.memory;
-  const Seconds on_host = t->update;
-  if (shape_.state_on_disk) {
-    t->read = fp32 / servers_.read;
-    t->disk = state / servers_.read + state / servers_.write;
-    if (work_.sealed) {
-      t->spill = fp32 / servers_.write;
-      t->disk += fp32 / servers_.read;
-    }
-    t->disk += measured / servers_.read;
-  }
-  if (shape_.update_in_storage) {
-    // Smart-Infinity (sections II-A and IV-A): the host reduces and writes one FP32 gradient; the
-    // devices read it and the state, update the state and write it. Plain drives work meanwhile.
-    t->reduce += shape_.disk_share * shape_.near_share * pass;
-    t->update = (1 - shape_.near_share) * on_host;
-    const Bytes taken_in = state + fp32;
-    const Seconds near = Max(taken_in / servers_.device_update,
-                             fp32 / servers_.write + taken_in / servers_.device_read +
-                                 state / servers_.device_write) +
-                         Max(measured / servers_.device_update, measured / servers_.device_read);
-    if (shape_.near_share < 1) {
-      t->disk = Max(near, t->disk);
-    } else {
-      t->disk = near;
-      t->spill = Seconds(0);  // the host's write above
-    }
-  }
-  if (shape_.state_on_disk) {
-    // The host updates the part in memory.
-    t->update += (1 - shape_.disk_share) * (on_host - t->update);
-    for (Seconds* const time : {&t->read, &t->disk, &t->spill}) *time = shape_.disk_share * *time;
-  }
-  const double in_memory = shape_.state_on_disk ? 1 - shape_.disk_share : 1;
-  if (shape_.durable) t->cut = in_memory * state / servers_.write;
-}
-
-std::vector<StageTimes> StepModel::StagesOf(uint32_t parts, const Crowd& crowd) const {
-  std::vector<StageTimes> stages;
-  stages.reserve(work_.stages.size());
-  for (const StageWork& stage : work_.stages) stages.push_back(TimesOf(stage, parts, crowd));
-  return stages;
-}
-
 StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t members,
                          bool behind_cut) const {
   const Crowd crowd = CrowdOf(classes);
@@ -375,12 +223,13 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
     Seconds asked = relays[0].Nears(v, jit);
     for (const Relay& relay : relays) asked = Min(asked, relay.Nears(v, jit));
     if (work_.sealed && visit.up) {  // the update of the previous step
-      processors.Run(Seconds(0), t.update);
+      processors.Run(Seconds(0), t.update.alone());
       disks.Run(Seconds(0), t.disk);
       asked = Max(asked, Max(processors.free(), disks.free()));
     }
     const Seconds read = disks.RunUrgent(asked, visit.fetches * t.read);
-    const Seconds encoded = Max(read, processors.RunUrgent(asked, visit.fetches * t.encode));
+    const Seconds encoded =
+        Max(read, processors.RunUrgent(asked, visit.fetches * t.encode.alone()));
     for (Relay& relay : relays) {
       relay.Next(visit, Max(encoded, relay.Nears(v, prefetch)));
       arrived[v] = Max(arrived[v], relay.arrived());
@@ -399,24 +248,37 @@ StepTimes StepModel::Run(const std::vector<WorkerClass>& classes, uint32_t membe
     const StageTimes& t = servers[visits_[v].stage];
     const Seconds copied = copies.Run(Seconds(0), behind_cut ? t.cut : Seconds(0));
     if (work_.sealed) {
-      processors.Run(arrived[v], t.reduce);
+      processors.Run(arrived[v], t.reduce.alone());
       disks.Run(arrived[v], t.log + t.spill);
     } else {
-      processors.Run(Max(arrived[v], copied), t.reduce + t.update);
+      processors.Run(Max(arrived[v], copied), t.reduce.alone() + t.update.alone());
       disks.Run(arrived[v], t.log + t.disk);
     }
     times.duration = Max(times.duration, arrived[v]);
   }
   times.duration = Max(times.duration, Max(processors.free(), disks.free()));
   if (work_.sealed) times.duration += worker_.latency;
-  times.busiest[Index(Resource::kServerProcessors)] = processors.busy();
+  times.serving = processors.busy();
   times.busiest[Index(Resource::kServerDisks)] = disks.busy();
+  AddServing(servers, &times);
   AddUse(relays, members, &times);
   times.duration = Max(times.duration, times.busiest_of(Resource::kSharedCores));
   return times;
 }
 
-// Adds the use of all resources except the servers' processors and disks, which Run has set. Where
+// Adds the use of the servers' processors and of their memory.
+void StepModel::AddServing(const std::vector<StageTimes>& servers, StepTimes* times) const {
+  ServerTime sum;
+  for (const Visit& visit : visits_) {
+    const StageTimes& t = servers[visit.stage];
+    sum += visit.fetches * t.encode;
+    if (visit.down) sum += t.reduce + t.update;
+  }
+  times->busiest[Index(Resource::kServerProcessors)] = sum.cores;
+  times->busiest[Index(Resource::kServerMemory)] = sum.memory;
+}
+
+// Adds the use of all resources except those of the servers that Run has set. Where
 // workers and servers share cores, a matrix product waits for its slowest thread, so any other work
 // on one core adds to the time of all of them; the exchange of a stage therefore runs in sequence
 // with its computation. Measured in docs/benchmarks.md, "Plans against runs".
@@ -463,9 +325,8 @@ void StepModel::AddUse(const std::vector<Relay>& relays, uint32_t members, StepT
   times->busiest[Index(Resource::kServerSend)] = Max(sent / servers_.send, serving);
   times->busiest[Index(Resource::kServerReceive)] = Max(received / servers_.receive, taking_in);
   if (shared_cores_ > 0) {
-    times->busiest[Index(Resource::kSharedCores)] = computing + beside +
-                                                    times->busiest_of(Resource::kServerProcessors) +
-                                                    shared_cores_ * (serving + taking_in);
+    times->busiest[Index(Resource::kSharedCores)] =
+        computing + beside + times->serving + shared_cores_ * (serving + taking_in);
   }
   for (size_t r = 0; r < kResourceCount; ++r) {
     if (!IsOfWorkers(static_cast<Resource>(r))) times->busy[r] = times->busiest[r];

@@ -15,7 +15,8 @@
 // at once (eager), or at the start of the next step in forward order (sealed).
 //
 // Each class of workers processes its visits in order. Each worker has an equal share of the
-// servers' links, even while others leave theirs unused. On the servers' processors, encoding has
+// servers' links, even while others leave theirs unused. Each work of the servers' processors takes
+// as long as their cores or their memory need for it, whichever is longer; encoding has
 // priority over reduction and update; on their disks, reading for it and the log have priority over
 // the state, because workers wait for them. The disks stream the state of a stage while its update
 // runs. A step is therefore a maximum over paths whose order depends on no duration: a faster part
@@ -77,10 +78,11 @@ enum class Resource {
   kServerSend,
   kServerReceive,
   kServerProcessors,
+  kServerMemory,  // its bandwidth, which encoding, gradients and updates use
   kServerDisks,
   kSharedCores,  // of a machine whose workers and servers compute on the same cores
 };
-inline constexpr size_t kResourceCount = 12;
+inline constexpr size_t kResourceCount = 13;
 const char* ResourceName(Resource resource);  // "worker compute", "worker receive", ...
 // Returns what makes the resource less busy, with the configuration key or the hardware field.
 const char* ResourceRemedy(Resource resource);
@@ -99,33 +101,54 @@ struct WorkerClass {
 std::vector<WorkerClass> DealParts(uint32_t workers, uint32_t parts, uint32_t slow = 0,
                                    double slowdown = 1);
 
+// The time that work on the servers takes of their cores and of their memory, which overlap.
+struct ServerTime {
+  Seconds cores;
+  Seconds memory;
+
+  Seconds alone() const { return Max(cores, memory); }
+  ServerTime& operator+=(const ServerTime& other) {
+    cores += other.cores;
+    memory += other.memory;
+    return *this;
+  }
+  friend ServerTime operator+(ServerTime a, const ServerTime& b) { return a += b; }
+  friend ServerTime operator*(double factor, const ServerTime& t) {
+    return {factor * t.cores, factor * t.memory};
+  }
+};
+
 // The times of one stage on one worker, each activity alone and undisturbed.
 struct StageTimes {
-  Seconds encode;         // all servers together, once for all workers
+  ServerTime encode;      // all servers together, once for all workers
   Seconds fetch_forward;  // over the network, to all workers at once
   Seconds fetch_backward;
   Seconds decode_forward;
   Seconds decode_backward;
-  Seconds to_device;  // decoded weights, per fetch
-  Seconds forward;    // all parts of the worker
+  Seconds to_device_forward;  // fetched weights: encoded ones if the device decodes them
+  Seconds to_device_backward;
+  Seconds forward;  // all parts of the worker
   Seconds backward;
   Seconds stash;        // to or from the host, all parts of the worker
   Seconds from_device;  // gradients, all parts of the worker
   Seconds encode_push;
   Seconds push;
-  Seconds reduce;  // all parts but one, on all servers
-  Seconds update;  // with one part, on all servers
-  Seconds read;    // weights, once per encoding, from the disks of all servers
-  Seconds disk;    // state from and to the disks of all servers, per update
-  Seconds spill;   // reduced gradient to the disks of all servers, in mode sealed
-  Seconds log;     // contributions of all parts, to the disks of all servers
-  Seconds cut;     // state in memory, to the disks of all servers
+  // On all servers. Mode sealed reduces all parts, and updates with their sum; otherwise the update
+  // also takes in the first part, and the reduction the others.
+  ServerTime reduce;
+  ServerTime update;
+  Seconds read;   // weights, once per encoding, from the disks of all servers
+  Seconds disk;   // state from and to the disks of all servers, per update
+  Seconds spill;  // reduced gradient to the disks of all servers, in mode sealed
+  Seconds log;    // contributions of all parts, to the disks of all servers
+  Seconds cut;    // state in memory, to the disks of all servers
 };
 
 // The result of one step.
 struct StepTimes {
   Seconds duration;
   Seconds forward;  // until the last worker has finished its forward pass
+  Seconds serving;  // of the servers' processors, with the time in which they wait for memory
   // The busy time per machine: the mean over all machines, and that of the busiest one.
   std::array<Seconds, kResourceCount> busy{};
   std::array<Seconds, kResourceCount> busiest{};
@@ -193,8 +216,10 @@ class StepModel {
   Seconds OnServers(Bytes bytes, double chunks) const;
   static Crowd CrowdOf(const std::vector<WorkerClass>& classes);
   StageTimes TimesOf(const StageWork& stage, double parts, const Crowd& crowd) const;
-  void AddStorage(Bytes state, Bytes fp32, Seconds pass, StageTimes* t) const;
+  void AddUpdate(const StageWork& stage, double parts, StageTimes* t) const;
+  void AddStorage(Bytes state, Bytes fp32, ServerTime pass, StageTimes* t) const;
   std::vector<StageTimes> StagesOf(uint32_t parts, const Crowd& crowd) const;
+  void AddServing(const std::vector<StageTimes>& servers, StepTimes* times) const;
   void AddUse(const std::vector<Relay>& relays, uint32_t members, StepTimes* times) const;
 
   const Workload& work_;

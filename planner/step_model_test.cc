@@ -270,20 +270,47 @@ TEST(StepModel, ReducesBeforeTheDecisionUpdatesAfterIt) {
   scenario.work.stages[0].push = Bytes(3);
   scenario.work.state_per_parameter = Bytes(20);
   scenario.work.stages[0].fetch_forward = Bytes(0);
-  // Encoding reads FP32 weights in 2 s; reducing takes 3 s for each of 4 parts, the update 23 s.
-  for (const bool sealed : {false, true}) {
-    scenario.work.sealed = sealed;
-    EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 4 * 3 + 23, kClose);
-  }
+  // Encoding reads FP32 weights in 2 s. Eager: reducing takes 3 s for each of 4 parts, the update
+  // 23 s. Sealed: reducing takes 3 s for each of 5 parts and writes the sum in 2 s, the update 22
+  // s.
+  EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 4 * 3 + 23, kClose);
+  scenario.work.sealed = true;
+  EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 5 * 3 + 2 + 22, kClose);
+  EXPECT_EQ(Undisturbed(scenario).bottleneck(), Resource::kServerMemory);
   // Two stages by hand. Eager: encode 0-2-4-6, forward 2-3, turn 4-8, reduction and update until
-  // 43, backward 8-11, reduction and update until 78. Sealed: update 0-23, encode 23-25, forward
-  // 25-26, update 25-48, encode 48-50-52, turn 50-54, backward 54-57, reductions until 66 and 78.
+  // 43, backward 8-11, reduction and update until 78. Sealed: update 0-22, encode 22-24, forward
+  // 24-25, update 24-46, encode 46-48-50, turn 48-52, backward 52-55, reductions until 69 and 86.
   scenario.work.stages.push_back(scenario.work.stages[0]);
-  EXPECT_NEAR(StepSeconds(scenario), 78, kClose);
-  EXPECT_NEAR(Undisturbed(scenario).forward.value(), 51, kClose);
+  EXPECT_NEAR(StepSeconds(scenario), 86, kClose);
+  EXPECT_NEAR(Undisturbed(scenario).forward.value(), 49, kClose);
   scenario.work.sealed = false;
   EXPECT_NEAR(StepSeconds(scenario), 78, kClose);
   EXPECT_NEAR(Undisturbed(scenario).forward.value(), 5, kClose);
+}
+
+// A sealed server keeps a single gradient as it came, which its update reads in 1.5 s.
+TEST(StepModel, OneSealedPartIsNotSummed) {
+  Scenario scenario = WithBytes(1, 1, 3);
+  ServerOf(&scenario).memory_bandwidth = BytesPerSecond(2);
+  scenario.work.state_per_parameter = Bytes(20);
+  scenario.work.stages[0].fetch_forward = Bytes(0);
+  scenario.work.sealed = true;
+  EXPECT_NEAR(StepSeconds(scenario), 2 + 4 + 3 + 20 + 1.5, kClose);
+}
+
+// The cores and the memory of the servers are resources of their own; a step waits for the slower
+// one in each activity.
+TEST(StepModel, TellsServerCoresFromTheirMemory) {
+  Scenario scenario = WithBytes(1, 1, 3);
+  scenario.work.state_per_parameter = Bytes(20);
+  ServerOf(&scenario).memory_bandwidth = BytesPerSecond(2);  // encoding 3 s, the update 23 s
+  ServerOf(&scenario).encode = kFp32 / Seconds(5);
+  ServerOf(&scenario).update = kFp32 / Seconds(11);
+  const StepTimes times = Undisturbed(scenario);
+  EXPECT_NEAR(times.duration.value(), 5 + 4 + 23, kClose);
+  EXPECT_NEAR(times.busiest_of(Resource::kServerProcessors).value(), 5 + 11, kClose);
+  EXPECT_NEAR(times.busiest_of(Resource::kServerMemory).value(), 3 + 23, kClose);
+  EXPECT_NEAR(times.serving.value(), 5 + 23, kClose);
 }
 
 // By hand, with one buffer, two stages, encoding 1 s, backward 2 s, reduction 5 s: encode 0-1,

@@ -91,6 +91,7 @@ absl::StatusOr<Workload> WorkloadOf(const JobSpec& spec) {
   work.parts = t.parts;
   work.micro_batches = t.micro_batches;
   work.tokens = spec.tokens_per_step();
+  work.precision = t.precision;
   work.sealed = t.mode == Mode::kSealed;
   work.measures = RowOf(spec.optimizer.name).adapts;
   uint64_t state = 0;

@@ -10,6 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/job/job_spec.h"
+#include "base/job/keys.h"
 #include "planner/units.h"
 
 namespace eps::planner {
@@ -49,10 +50,11 @@ struct Workload {
   std::vector<StageWork> stages;  // in relay order
   uint64_t parameters = 0;        // shared tensors count once
   uint32_t parts = 1;
-  uint32_t micro_batches = 1;  // of a part
-  uint64_t tokens = 0;         // of a step, over all parts
-  bool sealed = false;         // updates wait for the commit decision at the end of the step
-  bool measures = false;       // updates also wait for norms, for which the state is read once more
+  uint32_t micro_batches = 1;              // of a part
+  uint64_t tokens = 0;                     // of a step, over all parts
+  Precision precision = Precision::kFp32;  // in which workers compute
+  bool sealed = false;    // updates wait for the commit decision at the end of the step
+  bool measures = false;  // updates also wait for norms, for which the state is read once more
   // FP32 master weight and the optimizer's fields: 12 B for AdamW, less if some are frozen.
   Bytes state_per_parameter;
   Flops model_flops;  // of a step, without recomputation, as MFU counts them

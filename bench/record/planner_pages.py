@@ -38,6 +38,8 @@ MODELS = {
                  "n_positions": 1024, "vocab_size": 50257},
     "70b.json": {"model_type": "gpt2", "n_layer": 80, "n_head": 64, "n_embd": 8192,
                  "n_positions": 2048, "vocab_size": 50257},
+    "7b.json": {"model_type": "gpt2", "n_layer": 32, "n_head": 32, "n_embd": 4096,
+                "n_positions": 2048, "vocab_size": 50257},
 }
 # A section of a page: its name, the arguments of the command, and the beginnings of the printed
 # lines to show; an empty tuple shows all lines.
@@ -47,6 +49,9 @@ THREADS = ["--servers.threads=112"]
 CODECS = ["--quantization.weights=mx9", "--quantization.gradients=bf16"]
 STEP_LINES = ("network per step", "step:", "resources", "bottleneck", "change first", "cost")
 STORAGE_LINES = ("cuts", "disks", "step with")
+WALL_LINES = ("step:", "bottleneck", "walls", "  forward", "  backward")
+WALLS = ["--hardware=h100_host", "--model=7b.json", "--quantization.weights=bf16",
+         "--quantization.gradients=bf16", "--training.clip=lagged"]
 PLANS = {PLANNING: [
     Plan("plan-quickstart", ["--hardware=two_core_box"]),
     Plan("plan-17b", ["--hardware=v100_16gb_512gb", "--model=17b.json"]),
@@ -63,6 +68,10 @@ PLANS = {PLANNING: [
          STEP_LINES + STORAGE_LINES),
     Plan("plan-csd", ["--hardware=a5000_smartssd_6", "--model=17b.json", "--servers.threads=48",
                       "--storage.kind=nvme"], STEP_LINES + STORAGE_LINES),
+    Plan("plan-walls-few", WALLS + ["--training.seq_len=512", "--training.micro_batch_size=1",
+                                    "--training.micro_batches=1"], WALL_LINES),
+    Plan("plan-walls-many", WALLS + ["--training.micro_batch_size=1", "--training.micro_batches=1"],
+         WALL_LINES),
     Plan("plan-too-small", ["--hardware=two_core_box", "--model=70b.json"],
          ("eps:", "worker mem")),
 ]}

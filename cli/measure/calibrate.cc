@@ -207,8 +207,15 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   storage.write = Rounded(disk.write);
   worker.name = server.name = "here";
   worker.device.name = compute.profile;
-  // A CUDA device has its own memory and links, which this command does not measure.
   worker.device.host = compute.profile.find(" cpu ") != std::string::npos;
+  if (worker.device.host) {
+    Say("no device: the cores of this machine compute");
+  } else {
+    Say(absl::StrCat(
+        compute.profile,
+        ": its memory, its links and its rate in 16 bits are not measured; add memory, "
+        "to_device, from_device and peak_bf16 to the description of the device"));
+  }
   worker.device.peak_fp32 = Rounded(compute.peak);
   worker.device.activations = Rounded(compute.activations);
   worker.device.stage_overhead = Rounded(compute.pass);

@@ -17,8 +17,6 @@ namespace {
 // A run with more failures would take minutes to simulate and hardly progress.
 constexpr uint64_t kMostFailures = 1'000'000;
 
-constexpr auto kProcessors = static_cast<size_t>(Resource::kServerProcessors);
-
 // Plays one scenario from event to event: it decides which step is in flight on which workers, who
 // dies next, and when and where training resumes. A RunTally adds up the result. Borrows the
 // scenario, which must outlive the run. Not thread-safe.
@@ -162,7 +160,7 @@ void Run::CompleteStep() {
   const bool cut = cut_follows();
   tally_.AddStep(times_.duration);
   cut_.useful += times_.duration;
-  cut_.processors += times_.busy[kProcessors];
+  cut_.processors += times_.serving;
   place_ = {place_.step + 1, Seconds(0)};
   if (cut) {
     tally_.AddCut(scenario_.cut);
@@ -191,7 +189,7 @@ void Run::Fail(const Death& failure) {
   if (replays) {
     // The replay includes the contributions sent while the server was down.
     const double share = Min(place_.within, times_.duration) / times_.duration;
-    now_ = Max(now_, back + cut_.processors + share * times_.busy[kProcessors]);
+    now_ = Max(now_, back + cut_.processors + share * times_.serving);
   } else if (failure.of_worker &&
              (scenario_.replay == Replay::kFrontier || scenario_.work.sealed)) {
     RepeatParts();

@@ -173,6 +173,7 @@ Scenario RandomScenario(uint64_t seed) {
   if (dice.Chance(0.5)) scenario.jitter = dice.Between(0, 0.3);
   scenario.steps = 60;
   scenario.seed = seed;
+  worker.device.codes = dice.Chance(0.3);
   return scenario;
 }
 
