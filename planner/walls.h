@@ -1,12 +1,13 @@
 #ifndef EPS_PLANNER_WALLS_H_
 #define EPS_PLANNER_WALLS_H_
 
-// The bounds of a step of a worker with a device, by the number of tokens in the step. While a worker
-// goes up and while it comes down, every resource works on all stages, so that a pass takes as long
-// as its slowest resource: its wall. More tokens per step (training.micro_batches) lengthen the
-// computation and the stash, and nothing else; a wall binds up to a number of tokens, and the next
-// one above it. With P parameters, T tokens, F operations per second, B bytes per second on each
-// direction of the device's link, D of the host's memory, W workers, BF16 on the wire and AdamW:
+// The bounds of a step of a worker with a device, by the number of tokens in the step. While a
+// worker goes up and while it comes down, every resource works on all stages, so that a pass takes
+// as long as its slowest resource: its wall. More tokens per step (training.micro_batches) lengthen
+// the computation and the stash, and nothing else; a wall binds up to a number of tokens, and the
+// next one above it. With P parameters, T tokens, F operations per second, B bytes per second on
+// each direction of the device's link, D of the host's memory, W workers, BF16 on the wire and
+// AdamW:
 //
 //   forward = max(2 P T / F, 2 P / B, (6 + 2 W) P / D)
 //   backward = max(6 P T / F, 2 P / B, (30 + 6 W) P / D)
