@@ -81,10 +81,17 @@ class BufferPool {
 struct MemoryBlock {
   MemoryBlock(size_t size, MemoryKind kind, MemoryAccount* account)
       : size(size), rounded(BufferPool::RoundUp(size)), kind(kind), account(account) {
+    if (account != nullptr) {
+      MemorySource* const source = account->source_or_null(kind);
+      if (source != nullptr) given = source->Allocate(size);
+    }
+    data = given.get();
+    if (data != nullptr) return;
     data = BufferPool::Get().Allocate(rounded);
     if (account != nullptr) account->Charge(kind, size);
   }
   ~MemoryBlock() {
+    if (given != nullptr) return;
     BufferPool::Get().Free(data, rounded);
     if (account != nullptr) account->Release(kind, size);
   }
@@ -95,6 +102,7 @@ struct MemoryBlock {
   const size_t rounded;
   const MemoryKind kind;
   MemoryAccount* const account;
+  std::shared_ptr<uint8_t> given;  // by the account's source; null: the block is of the pool
   uint8_t* data;
 };
 
@@ -127,6 +135,12 @@ Bytes Bytes::Borrow(absl::Span<const uint8_t> memory) {
   Bytes bytes;
   bytes.data_ = memory.data();
   bytes.size_ = memory.size();
+  return bytes;
+}
+
+Bytes Bytes::Borrow(absl::Span<const uint8_t> memory, std::shared_ptr<const void> owner) {
+  Bytes bytes = Borrow(memory);
+  bytes.owner_ = std::shared_ptr<const MemoryBlock>(std::move(owner), nullptr);
   return bytes;
 }
 

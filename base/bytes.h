@@ -26,6 +26,8 @@ class Bytes {
   static Bytes CopyOf(absl::string_view data);
   // Memory of somebody else, charged to no account. Keep it, unchanged, as long as any copy lives.
   static Bytes Borrow(absl::Span<const uint8_t> memory);
+  // The same, but the bytes keep `owner` alive, and with it the memory.
+  static Bytes Borrow(absl::Span<const uint8_t> memory, std::shared_ptr<const void> owner);
 
   const uint8_t* data() const { return data_; }
   size_t size() const { return size_; }
@@ -50,8 +52,9 @@ class Bytes {
 class Buffer {
  public:
   Buffer() = default;
-  // Charges `size` bytes of `kind` to `account` (may be null) until freed. Never fails: the caller
-  // decides on admission; running out of memory ends the process.
+  // Charges `size` bytes of `kind` to `account` (may be null) until freed, unless its MemorySource
+  // gives them. Never fails: the caller decides on admission; running out of memory ends the
+  // process.
   explicit Buffer(size_t size, MemoryKind kind = MemoryKind::kScratch,
                   MemoryAccount* account = nullptr);
   Buffer(Buffer&&) noexcept = default;

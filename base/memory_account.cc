@@ -72,6 +72,14 @@ void MemoryAccount::Release(MemoryKind kind, uint64_t bytes) {
   total_.fetch_sub(bytes, std::memory_order_relaxed);
 }
 
+void MemoryAccount::SetSource(MemoryKind kind, MemorySource* source_or_null) {
+  sources_[static_cast<int>(kind)].store(source_or_null, std::memory_order_release);
+}
+
+MemorySource* MemoryAccount::source_or_null(MemoryKind kind) const {
+  return sources_[static_cast<int>(kind)].load(std::memory_order_acquire);
+}
+
 uint64_t MemoryAccount::live_bytes(MemoryKind kind) const {
   return live_[static_cast<int>(kind)].load(std::memory_order_relaxed);
 }

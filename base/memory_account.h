@@ -4,6 +4,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
@@ -24,6 +25,16 @@ enum class MemoryKind : int {
 };
 const char* MemoryKindName(MemoryKind kind);
 
+// Gives memory to Buffers in place of the process's pool. Thread-safe.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  // Returns at least `size` bytes that begin with a page, or null if there is no room. The source
+  // has charged them itself. They return to it with the last copy of the pointer, which may outlive
+  // the source.
+  virtual std::shared_ptr<uint8_t> Allocate(size_t size) = 0;
+};
+
 // Live and peak bytes by kind, against one limit over all kinds. Thread-safe, lock-free.
 // The account outlives every Buffer and Bytes that is charged to it.
 class MemoryAccount {
@@ -40,6 +51,11 @@ class MemoryAccount {
   absl::Status TryCharge(MemoryKind kind, uint64_t bytes);
   void Release(MemoryKind kind, uint64_t bytes);
 
+  // Makes Buffers of a kind ask `source` for their memory, and the pool if it has no room; null
+  // ends that. The source is borrowed: end it only when nobody makes such Buffers.
+  void SetSource(MemoryKind kind, MemorySource* source_or_null);
+  MemorySource* source_or_null(MemoryKind kind) const;
+
   uint64_t limit_bytes() const { return limit_bytes_; }
   uint64_t live_bytes() const { return total_.load(std::memory_order_relaxed); }
   uint64_t peak_bytes() const { return total_peak_.load(std::memory_order_relaxed); }
@@ -54,6 +70,7 @@ class MemoryAccount {
   std::atomic<uint64_t> total_peak_{0};
   std::array<std::atomic<uint64_t>, kKinds> live_{};
   std::array<std::atomic<uint64_t>, kKinds> peak_{};
+  std::array<std::atomic<MemorySource*>, kKinds> sources_{};
 };
 
 }  // namespace eps
