@@ -20,6 +20,7 @@
 #include "eps_server/rpc/data_service.h"
 #include "eps_server/rpc/grpc_peers.h"
 #include "eps_server/rpc/http/status_endpoint.h"
+#include "eps_server/rpc/process_info.h"
 #include "eps_server/rpc/role_guard.h"
 #include "eps_server/rpc/scheduler_service.h"
 #include "eps_server/rpc/shard_service.h"
@@ -32,6 +33,7 @@
 #include "wire/acceptor.h"
 #include "wire/channel.h"
 #include "wire/security/identity.h"
+#include "wire/shm/shm_server.h"
 
 namespace eps {
 namespace {
@@ -167,7 +169,7 @@ class Server::Impl {
         peers_(options.peers),
         host_(std::make_unique<JobHost>(Environment(options, account), Records(), &peers_)),
         control_(host_.get(), &process_),
-        data_(host_.get()),
+        data_(host_.get(), &process_),
         shard_(host_.get()) {
     process_.account = account;
     process_.incarnation = host_->environment().incarnation;
@@ -189,6 +191,8 @@ class Server::Impl {
   // Reopens the job that the previous process on this storage served, if there was one.
   absl::Status Reopen();
   absl::Status Listen(const ServerOptions& options);
+  // Shares memory with the workers of this machine, or says why not. Call it before Listen.
+  void ShareMemory(const ServerOptions& options);
   // Refuses new work.
   void Refuse();
   void Drain(std::function<void(const std::string&)> drained);
@@ -251,6 +255,7 @@ class Server::Impl {
 
   const std::unique_ptr<DurableStorage> storage_;  // null if state is kept in memory only
   ProcessInfo process_;
+  std::unique_ptr<ShmServer> shm_;  // null if memory is not shared
   TimerQueue timers_;
   std::unique_ptr<ThreadPool> pool_;
   const Exposure exposure_;
@@ -290,6 +295,28 @@ absl::Status Server::Impl::Reopen() {
   EPS_ASSIGN_OR_RETURN(std::optional<ServedSpec> served, storage_->Served());
   if (!served.has_value()) return absl::OkStatus();
   return host_->Reopen(*std::move(served));
+}
+
+void Server::Impl::ShareMemory(const ServerOptions& options) {
+  if (options.shm_weights_bytes == 0 || options.shm_gradients_bytes == 0) return;
+  ShmOptions shm;
+  shm.folder = options.shm_folder;
+  shm.weights_bytes = options.shm_weights_bytes;
+  shm.gradients_bytes = options.shm_gradients_bytes;
+  shm.incarnation = process_.incarnation;
+  shm.account = host_->environment().account;
+  shm.reserved_bytes = [this] {
+    const std::shared_ptr<JobShell> job = host_->job();
+    return job == nullptr ? 0 : job->reserved_bytes();
+  };
+  absl::StatusOr<std::unique_ptr<ShmServer>> started = ShmServer::Start(std::move(shm));
+  if (!started.ok()) {
+    EPS_LOG_WARN("workers of this machine get no shared memory: " << started.status().message()
+                                                                  << " (servers.shm_folder)");
+    return;
+  }
+  shm_ = *std::move(started);
+  process_.shm_or_null = shm_.get();
 }
 
 absl::Status Server::Impl::Listen(const ServerOptions& options) {
@@ -390,6 +417,7 @@ void Server::Impl::Shutdown(std::chrono::milliseconds grace) {
   } else {
     peers_.Stop();
   }
+  if (shm_ != nullptr) shm_->Stop();
   // No call is left. Once the job and the timers end, nothing posts to the pool or to the board.
   host_->Close();
   timers_.Stop();
@@ -446,6 +474,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::Start(const ServerOptions& optio
   if (!options.http.empty()) EPS_RETURN_IF_ERROR(impl->ServeHttp(options.http));
   EPS_RETURN_IF_ERROR(impl->OpenBoard(options.end_process));
   if (options.storage.has_value() && options.storage->reopen) EPS_RETURN_IF_ERROR(impl->Reopen());
+  impl->ShareMemory(options);
   EPS_RETURN_IF_ERROR(impl->Listen(options));
   EPS_LOG_INFO("listening on " << impl->address() << ", memory limit " << limit << " bytes");
   return std::unique_ptr<Server>(new Server(std::move(impl)));

@@ -31,7 +31,12 @@ struct ServerOptions {
   uint64_t push_timeout_ms = 30'000;        // from the credit of a gradient to its last byte
   uint64_t gate_timeout_ms = 30'000;    // a gate that lapses ends so long after its last request
   uint64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
-  uint64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat
+  // Segments that workers of this machine map: of weights, and for each worker's gradients; if one
+  // is 0, nothing is shared. The folder of the socket; empty: DefaultShmFolder.
+  uint64_t shm_weights_bytes = 0;
+  uint64_t shm_gradients_bytes = 0;
+  std::string shm_folder;
+  uint64_t worker_lease_ms = 10'000;              // a lease ends so long after the last Beat
   std::optional<uint64_t> worker_close_grace_ms;  // nullopt: see CoreLimits
   uint64_t worker_stuck_ms = 600'000;     // the most time of a stage on a worker; 0 sets no limit
   std::string trace;                      // folder for protocol traces; empty disables

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
 #include "wire/payload_message.h"
 
 namespace eps {
@@ -32,23 +33,36 @@ PayloadAssembler PayloadAssembler::Dropping(size_t size) {
 }
 
 absl::Status PayloadAssembler::Append(uint64_t offset, const std::vector<grpc::Slice>& pieces) {
+  size_t bytes = 0;
+  for (const grpc::Slice& piece : pieces) bytes += piece.size();
+  EPS_RETURN_IF_ERROR(CheckPlace(offset, bytes));
+  for (const grpc::Slice& piece : pieces) Copy({piece.begin(), piece.size()});
+  return absl::OkStatus();
+}
+
+absl::Status PayloadAssembler::Append(uint64_t offset, absl::Span<const uint8_t> slice) {
+  EPS_RETURN_IF_ERROR(CheckPlace(offset, slice.size()));
+  Copy(slice);
+  return absl::OkStatus();
+}
+
+absl::Status PayloadAssembler::CheckPlace(uint64_t offset, size_t bytes) const {
   if (offset != received_) {
     return absl::InvalidArgumentError(absl::StrCat("a slice at offset ", offset, ", expected ",
                                                    received_, ": slices must arrive in order"));
   }
-  size_t bytes = 0;
-  for (const grpc::Slice& piece : pieces) bytes += piece.size();
   if (bytes > size_ - received_) {
     return absl::InvalidArgumentError(
         absl::StrCat("a slice of ", bytes, " bytes at offset ", offset, " of ", size_, " bytes"));
   }
-  for (const grpc::Slice& piece : pieces) {
-    if (piece.size() > 0 && buffer_.size() > 0) {
-      std::memcpy(buffer_.data() + received_, piece.begin(), piece.size());
-    }
-    received_ += piece.size();
-  }
   return absl::OkStatus();
+}
+
+void PayloadAssembler::Copy(absl::Span<const uint8_t> slice) {
+  if (!slice.empty() && buffer_.size() > 0) {
+    std::memcpy(buffer_.data() + received_, slice.data(), slice.size());
+  }
+  received_ += slice.size();
 }
 
 Bytes PayloadAssembler::Take() {

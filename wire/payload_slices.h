@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/memory_account.h"
 #include "grpcpp/support/slice.h"
@@ -38,12 +39,16 @@ class PayloadAssembler {
   // Copies one slice, given as pieces, to `offset`, which must be the end of the previous slice.
   // Returns InvalidArgument, and copies nothing, for a gap, a repetition or an overflow.
   absl::Status Append(uint64_t offset, const std::vector<grpc::Slice>& pieces);
+  absl::Status Append(uint64_t offset, absl::Span<const uint8_t> slice);
   size_t received() const { return received_; }
   size_t size() const { return size_; }
   // Returns the bytes received so far and leaves the assembler empty.
   Bytes Take();
 
  private:
+  absl::Status CheckPlace(uint64_t offset, size_t bytes) const;
+  void Copy(absl::Span<const uint8_t> slice);
+
   Buffer buffer_;  // empty if no bytes are kept
   size_t size_ = 0;
   size_t received_ = 0;

@@ -168,6 +168,14 @@ std::string PartsText(const std::vector<PartId>& parts) {
                        [](std::string* out, PartId part) { absl::StrAppend(out, part.value()); });
 }
 
+absl::StatusOr<Transport> TransportOf(const std::string& name) {
+  if (name == "auto") return Transport::kAuto;
+  if (name == "shm") return Transport::kShm;
+  if (name == "grpc") return Transport::kGrpc;
+  return absl::InvalidArgumentError(
+      absl::StrCat("worker.transport: expected auto, shm or grpc, found \"", name, "\""));
+}
+
 absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& options,
                                                            const std::function<bool()>& interrupted,
                                                            MemoryAccount* account) {
@@ -175,6 +183,7 @@ absl::StatusOr<std::unique_ptr<ParameterClient>> ConnectTo(const WorkerOptions& 
   client.servers = options.servers;
   client.client_name = absl::StrCat("eps-worker rank ", options.config.worker.rank);
   client.rpc_timeout = std::chrono::milliseconds(options.config.worker.rpc_timeout_ms);
+  EPS_ASSIGN_OR_RETURN(client.transport, TransportOf(options.config.worker.transport));
   client.frozen_cache_bytes = options.config.worker.frozen_cache;
   client.account = account;
   client.interrupted = interrupted;

@@ -190,8 +190,11 @@ struct ServersConfig {
   int64_t push_timeout_ms = 30'000;    // from the credit of a gradient to its last byte
   int64_t gate_timeout_ms = 30'000;    // from the last sign of who holds the job at a border
   int64_t unread_timeout_ms = 60'000;  // a client that reads nothing for longer is disconnected
-  int64_t drain_timeout_ms = 25'000;   // the most time from SIGTERM to the end of a server
-  int64_t worker_lease_ms = 10'000;    // a lease ends so long after the last Beat of its worker
+  uint64_t shm_weights = uint64_t{256} << 20;   // bytes shared with the machine's workers; 0: none
+  uint64_t shm_gradients = uint64_t{64} << 20;  // bytes shared with each of them; 0: none
+  std::string shm_folder;                       // of the socket; empty: one of the user
+  int64_t drain_timeout_ms = 25'000;            // the most time from SIGTERM to the end of a server
+  int64_t worker_lease_ms = 10'000;  // a lease ends so long after the last Beat of its worker
   std::optional<int64_t> worker_close_grace_ms;  // nullopt: 1 s if sealed, else the lease's length
   int64_t worker_stuck_timeout_ms = 600'000;     // without a computed stage; 0 disables
   int jit_depth = 1;                             // stages to quantize ahead of their first fetch
@@ -208,7 +211,8 @@ struct WorkerConfig {
   int prefetch = 1;           // stages to fetch ahead; 0 disables it
   int count = 1;              // --workers
   int rank = 0;
-  int64_t pass_time_ms = 0;  // minimum time of a pass, for measurements; 0 disables it
+  int64_t pass_time_ms = 0;        // minimum time of a pass, for measurements; 0 disables it
+  std::string transport = "auto";  // auto | shm | grpc
   int64_t rpc_timeout_ms = 60'000;
   int64_t join_timeout_ms = 600'000;  // for servers and a job to appear; 0 sets no limit
   bool stay = false;                  // waits for the next job after each one

@@ -164,6 +164,14 @@ void ServersKeys(V* v, ServersConfig* s) {
   v->Key("servers.unread_timeout", &s->unread_timeout_ms, TimeoutText(),
          "A server disconnects a client that reads nothing of what it asked for during so long, at "
          "least 1s. An export that is not read holds updates back until then.");
+  v->Key("servers.shm_weights", &s->shm_weights, SizeText(),
+         "Memory for encoded weights that a server shares with the workers of its machine and user "
+         "(worker.transport); what finds no room travels in messages. 0 shares none.");
+  v->Key("servers.shm_gradients", &s->shm_gradients, SizeText(),
+         "As servers.shm_weights, for the gradients of each of these workers.");
+  v->Key("servers.shm_folder", &s->shm_folder, AnyValue(),
+         "Folder of the Unix socket over which memory is shared, for this user alone (mode 0700); "
+         "empty means $XDG_RUNTIME_DIR/eps or /tmp/eps-UID.");
   v->Key(
       "servers.drain_timeout", &s->drain_timeout_ms, DurationText(),
       "A server with durable state that gets SIGTERM ends when every server has a cut of a border "
@@ -198,6 +206,9 @@ void WorkerKeys(V* v, WorkerConfig* w) {
   v->Key("worker.pass_time", &w->pass_time_ms, DurationText(),
          "For measurements with a model that reads no data: the least time of a forward pass of a "
          "micro-batch over a stage; a backward pass takes three times as long. 0 disables it.");
+  v->Key("worker.transport", &w->transport, AnyValue(),
+         "How weights and gradients travel: shm, in memory that the worker shares with servers of "
+         "its machine and user; grpc, in messages; auto, shm where that works.");
   v->Key("worker.rpc_timeout", &w->rpc_timeout_ms, DurationText(),
          "How long a worker waits for one reply of a server.");
   v->Key("worker.join_timeout", &w->join_timeout_ms, DurationText(),

@@ -138,6 +138,9 @@ absl::Status RunServe(const Config& config) {
   options.push_timeout_ms = static_cast<uint64_t>(config.servers.push_timeout_ms);
   options.gate_timeout_ms = static_cast<uint64_t>(config.servers.gate_timeout_ms);
   options.unread_timeout_ms = static_cast<uint64_t>(config.servers.unread_timeout_ms);
+  options.shm_weights_bytes = config.servers.shm_weights;
+  options.shm_gradients_bytes = config.servers.shm_gradients;
+  options.shm_folder = config.servers.shm_folder;
   options.worker_lease_ms = static_cast<uint64_t>(config.servers.worker_lease_ms);
   if (const std::optional<int64_t> grace = config.servers.worker_close_grace_ms) {
     options.worker_close_grace_ms = static_cast<uint64_t>(*grace);

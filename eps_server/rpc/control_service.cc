@@ -75,6 +75,9 @@ grpc::ServerUnaryReactor* ControlService::Hello(grpc::CallbackServerContext*,
   answer.set_server(kServerName);
   answer.set_incarnation(process_->incarnation);
   for (const std::string& codec : CodecNames()) answer.add_codecs(codec);
+  if (process_->shm_or_null != nullptr) {
+    *answer.mutable_shared_memory() = process_->shm_or_null->offer();
+  }
   call->Succeed(answer);
   return call.get();
 }

@@ -45,12 +45,12 @@ grpc::ServerUnaryReactor* DataService::BeginStep(grpc::CallbackServerContext* co
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::Fetch(
     grpc::CallbackServerContext* context) {
-  return FetchCall::Start(context, host_);
+  return FetchCall::Start(context, host_, process_->shm_or_null);
 }
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* DataService::Push(
     grpc::CallbackServerContext* context) {
-  return PushCall::Start(context, host_);
+  return PushCall::Start(context, host_, process_->shm_or_null);
 }
 
 }  // namespace eps

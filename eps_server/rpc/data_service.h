@@ -2,6 +2,7 @@
 #define EPS_SERVER_RPC_DATA_SERVICE_H_
 
 #include "eps/v1/data.grpc.pb.h"
+#include "eps_server/rpc/process_info.h"
 #include "eps_server/shell/job_host.h"
 
 namespace eps {
@@ -12,10 +13,10 @@ using DataBase = v1::Data::WithCallbackMethod_BeginStep<
 }  // namespace internal
 
 // Serves eps.v1.Data with gRPC's callback API. Handlers turn requests into events and never block.
-// `host` must outlive the service.
+// `host` and `process` must outlive the service.
 class DataService final : public internal::DataBase {
  public:
-  explicit DataService(JobHost* host) : host_(host) {}
+  DataService(JobHost* host, const ProcessInfo* process) : host_(host), process_(process) {}
 
   grpc::ServerUnaryReactor* BeginStep(grpc::CallbackServerContext* context,
                                       const v1::BeginStepRequest* request,
@@ -27,6 +28,7 @@ class DataService final : public internal::DataBase {
 
  private:
   JobHost* const host_;
+  const ProcessInfo* const process_;
 };
 
 }  // namespace eps

@@ -8,6 +8,7 @@
 
 #include "base/memory_account.h"
 #include "eps/v1/control.pb.h"
+#include "wire/shm/shm_server.h"
 
 namespace eps {
 
@@ -19,6 +20,8 @@ struct ProcessInfo {
   const MemoryAccount* account = nullptr;
   // Adds the counters of the data directory to a status page. Null without one; thread-safe.
   std::function<void(v1::StatusReply*)> add_storage;
+  // Memory for the workers of this machine; borrowed, null without any.
+  ShmServer* shm_or_null = nullptr;
   std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
 
   // Fills the process part of a status page.

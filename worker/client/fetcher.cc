@@ -1,6 +1,7 @@
 #include "worker/client/fetcher.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "base/trace/span_names.h"
 #include "wire/payload_message.h"
+#include "worker/client/shared/share_memory.h"
 
 namespace eps {
 namespace {
@@ -114,6 +116,16 @@ void ShardFetcher::AddRequest(std::shared_ptr<FetchOp> op, std::set<ChunkCopy> c
   SendRequests();
 }
 
+absl::Status ShardFetcher::OnHello(const v1::HelloReply& reply) {
+  EPS_ASSIGN_OR_RETURN(
+      std::shared_ptr<ShmWeights> shared,
+      ShareMemory<ShmWeights>(core_->options.transport, "weights", address_, reply));
+  ClientLock lock(&core_->mu);
+  // The server frees what it sent on the last stream when this process no longer has that session.
+  shared_.swap(shared);
+  return absl::OkStatus();
+}
+
 void ShardFetcher::OnOpen() {
   assemblies_.clear();  // a new stream sends every chunk from its start
   for (auto it = requests_.begin(); it != requests_.end();) {
@@ -156,6 +168,7 @@ void ShardFetcher::Send(uint64_t tag, Request* request) {
   message.set_part(part.value());
   message.set_generation(job_->GenerationOf(part));
   message.set_residuals(op.residuals_of.has_value());
+  message.set_shared_session(shared_ == nullptr ? 0 : shared_->session());
   request->expected.clear();
   uint32_t last = UINT32_MAX;
   for (const ChunkCopy& copy : request->missing) {  // ordered by chunk
@@ -181,7 +194,7 @@ void ShardFetcher::OnMessage(const grpc::ByteBuffer& message) {
 
 absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
                                    const std::vector<grpc::Slice>& pieces) {
-  uint64_t size = 0;
+  uint64_t size = slice.range().bytes();
   for (const grpc::Slice& piece : pieces) size += piece.size();
   std::shared_ptr<Assembly> assembly;
   {
@@ -192,6 +205,9 @@ absl::Status ShardFetcher::OnSlice(const v1::FetchSlice& slice,
       return absl::OkStatus();
     }
     EPS_ASSIGN_OR_RETURN(assembly, Locate(slice, size));
+    if (slice.has_range()) {
+      EPS_ASSIGN_OR_RETURN(assembly->shared, Shared(slice));
+    }
   }
   EPS_RETURN_IF_ERROR(assembly->payload.Append(slice.offset(), pieces));
   if (!slice.last()) return absl::OkStatus();
@@ -230,7 +246,7 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
     }
     assembly = std::make_shared<Assembly>();
     assembly->encoding = encoding;
-    const bool wanted = !op.abandoned && it->second.missing.count(copy) > 0;
+    const bool wanted = !slice.has_range() && !op.abandoned && it->second.missing.count(copy) > 0;
     assembly->payload =
         wanted ? PayloadAssembler(slice.total_bytes(), MemoryKind::kStage, core_->options.account)
                : PayloadAssembler::Dropping(slice.total_bytes());
@@ -246,6 +262,16 @@ absl::StatusOr<std::shared_ptr<ShardFetcher::Assembly>> ShardFetcher::Locate(
                      "; expected offset ", received, " of ", total));
   }
   return assembly;
+}
+
+absl::StatusOr<Bytes> ShardFetcher::Shared(const v1::FetchSlice& slice) {
+  if (shared_ == nullptr || slice.range().bytes() != slice.total_bytes()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a slice of chunk ", slice.chunk(), " names ", slice.range().bytes(), " of ",
+                     slice.total_bytes(), " bytes in shared memory",
+                     shared_ == nullptr ? ", which this stream does not have" : ""));
+  }
+  return shared_->Read(slice.range());
 }
 
 ShardFetcher::Encoding ShardFetcher::EncodingOf(const FetchOp& op, const ChunkCopy& copy) const {
@@ -291,11 +317,18 @@ void ShardFetcher::OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assem
 void ShardFetcher::Receive(const std::shared_ptr<FetchOp>& op, const Chunk& chunk, uint32_t crc,
                            Assembly* assembly) {
   std::optional<TraceSpan> span(std::in_place, kDecodeSpan, PlaceOf(*op, chunk));
-  Bytes bytes = assembly->payload.Take();
+  Bytes bytes =
+      assembly->shared.has_value() ? *std::move(assembly->shared) : assembly->payload.Take();
   const uint32_t found = Crc32c(bytes.view());
   if (found != crc) {
     ClientLock lock(&core_->mu);
     return OnDamaged(op, {chunk.id.value(), assembly->encoding.view}, crc, found);
+  }
+  if (chunk.frozen && assembly->shared.has_value() && core_->options.frozen_cache_bytes > 0) {
+    // A kept copy must not fill the server's segment.
+    Buffer kept(bytes.size(), MemoryKind::kStage, core_->options.account);
+    std::memcpy(kept.data(), bytes.data(), bytes.size());
+    bytes = std::move(kept).Freeze();
   }
   if (op->residuals_of.has_value()) {
     TakeResidual(op, chunk, assembly->encoding, std::move(bytes));

@@ -16,6 +16,7 @@
 #include "eps/v1/data.pb.h"
 #include "grpcpp/support/slice.h"
 #include "wire/payload_slices.h"
+#include "wire/shm/shm_client.h"
 #include "worker/client/client_core.h"
 #include "worker/client/stream_link.h"
 
@@ -71,6 +72,7 @@ class ShardFetcher final : public StreamHandler {
       EPS_REQUIRES(client_lock);
   StreamLink& link() { return link_; }
 
+  absl::Status OnHello(const v1::HelloReply& reply) override EPS_EXCLUDES(client_lock);
   void OnOpen() override EPS_REQUIRES(client_lock);
   void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(client_lock);
   std::string WaitingFor() const override EPS_REQUIRES(client_lock);
@@ -91,7 +93,8 @@ class ShardFetcher final : public StreamHandler {
   };
   // A chunk that is being received; only the stream's thread uses it.
   struct Assembly {
-    PayloadAssembler payload;  // keeps no bytes if nobody waits for them
+    PayloadAssembler payload;     // keeps no bytes if nobody waits for them
+    std::optional<Bytes> shared;  // the whole chunk, where the server has it
     Encoding encoding;
   };
 
@@ -110,6 +113,8 @@ class ShardFetcher final : public StreamHandler {
   // Handles the last slice of a chunk.
   void OnComplete(const v1::FetchSlice& slice, std::shared_ptr<Assembly> assembly)
       EPS_REQUIRES(client_lock);
+  // Returns the bytes of a slice in shared memory. InvalidArgument if they are not there.
+  absl::StatusOr<Bytes> Shared(const v1::FetchSlice& slice) EPS_REQUIRES(client_lock);
   // Returns the encoding of the answer for a copy.
   Encoding EncodingOf(const FetchOp& op, const ChunkCopy& copy) const;
   // Passes the copy on if it is kept (FrozenCache). Returns whether it is.
@@ -139,6 +144,8 @@ class ShardFetcher final : public StreamHandler {
   const std::vector<PartId> parts_;
   StreamLink link_;
 
+  // Of the stream that is open; null if weights travel in messages.
+  std::shared_ptr<ShmWeights> shared_ EPS_GUARDED_BY(client_lock);
   uint64_t next_tag_ EPS_GUARDED_BY(client_lock) = 1;
   std::map<uint64_t, Request> requests_ EPS_GUARDED_BY(client_lock);
   std::map<std::pair<uint64_t, ChunkCopy>, std::shared_ptr<Assembly>> assemblies_

@@ -33,11 +33,18 @@
 
 namespace eps {
 
+// How payloads travel: in memory that is shared with servers of the same machine and user, or in
+// messages. kAuto shares memory where that works; payloads that find no room there travel in
+// messages.
+enum class Transport { kAuto, kGrpc, kShm };
+
 // How a client connects and how much it may buffer.
 struct ClientOptions {
   std::vector<std::string> servers;  // in shard order; for Join, the first may be any of them
   std::string client_name = "eps-worker";
   std::chrono::milliseconds rpc_timeout{60'000};
+  // With kShm the client fails with FailedPrecondition if a server shares no memory with it.
+  Transport transport = Transport::kAuto;
   uint64_t push_window_bytes = uint64_t{64} << 20;  // limit of unacknowledged encoded gradients
   uint64_t frozen_cache_bytes = 0;   // of encoded frozen weights to keep; 0 fetches them every time
   MemoryAccount* account = nullptr;  // may be null; must outlive the client

@@ -9,10 +9,12 @@
 #include "base/check.h"
 #include "base/checksum.h"
 #include "base/numerics/flush_denormals.h"
+#include "base/status_macros.h"
 #include "base/trace/span_names.h"
 #include "base/trace/trace_log.h"
 #include "wire/payload_message.h"
 #include "wire/payload_slices.h"
+#include "worker/client/shared/share_memory.h"
 
 namespace eps {
 namespace {
@@ -71,6 +73,15 @@ void ShardPusher::Push(v1::PushHeader header, Bytes payload) {
   Offer(&item);
 }
 
+absl::Status ShardPusher::OnHello(const v1::HelloReply& reply) {
+  EPS_ASSIGN_OR_RETURN(
+      std::shared_ptr<ShmGradients> shared,
+      ShareMemory<ShmGradients>(core_->options.transport, "gradients", address_, reply));
+  ClientLock lock(&core_->mu);
+  shared_.swap(shared);
+  return absl::OkStatus();
+}
+
 void ShardPusher::OnOpen() {
   for (auto& [tag, item] : items_) {
     if (item.state != Item::State::kWaits) Offer(&item);
@@ -87,6 +98,13 @@ void ShardPusher::Offer(Item* item) {
 void ShardPusher::SendPayload(Item* item) {
   item->state = Item::State::kSent;
   const size_t total = item->payload.size();
+  core_->stats.pushed_bytes += total;
+  v1::PushFrame whole;
+  if (shared_ != nullptr && shared_->Find(item->payload, whole.mutable_range())) {
+    whole.set_tag(item->header.tag());
+    whole.set_last(true);
+    return link_.Write(JoinPayload(whole, Bytes()));
+  }
   for (const PayloadSlice& slice : SlicesOf(total)) {
     v1::PushFrame frame;
     frame.set_tag(item->header.tag());
@@ -94,7 +112,6 @@ void ShardPusher::SendPayload(Item* item) {
     frame.set_last(slice.last);
     link_.Write(JoinPayload(frame, item->payload.Sub(slice.offset, slice.size)));
   }
-  core_->stats.pushed_bytes += total;
 }
 
 void ShardPusher::OnMessage(const grpc::ByteBuffer& message) {
@@ -389,6 +406,24 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   return gradient;
 }
 
+Bytes PushQueue::Join(ChunkId chunk, absl::Span<const Bytes> parts) const {
+  size_t size = 0;
+  for (const Bytes& part : parts) size += part.size();
+  std::shared_ptr<ShmGradients> shared;
+  {
+    ClientLock lock(&core_->mu);
+    shared = pusher_(job_->placement[chunk.value()])->shared();
+  }
+  std::shared_ptr<uint8_t> memory;
+  if (shared != nullptr && size > 0) memory = shared->Allocate(size);
+  if (memory == nullptr && parts.size() == 1) return parts[0];
+  Buffer own(memory == nullptr ? size : 0);
+  uint8_t* const begin = memory == nullptr ? own.data() : memory.get();
+  uint8_t* at = begin;
+  for (const Bytes& part : parts) at = std::copy_n(part.data(), part.size(), at);
+  return memory == nullptr ? std::move(own).Freeze() : Bytes::Borrow({begin, size}, memory);
+}
+
 void PushQueue::Encode(const Job& job, Encoding encoding) {
   const ChunkId chunk = encoding.chunk->id;
   const TraceSpan span(kEncodeGradientSpan,
@@ -419,15 +454,13 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
     header.set_nonfinite_element(*encoding.nonfinite_element);
   }
   header.add_generations(job_->GenerationOf(job.part));
-  Bytes payload = gradient;
+  std::vector<Bytes> parts = {std::move(gradient)};
   if (encoding.push_residual) {
     header.set_residual_bytes(encoding.residual.size());
     header.set_residual_crc32c(Crc32c(encoding.residual.view()));
-    Buffer both(gradient.size() + encoding.residual.size());
-    std::memcpy(both.data(), gradient.data(), gradient.size());
-    std::memcpy(both.data() + gradient.size(), encoding.residual.data(), encoding.residual.size());
-    payload = std::move(both).Freeze();
+    parts.push_back(encoding.residual);
   }
+  Bytes payload = Join(chunk, parts);
 
   ClientLock lock(&core_->mu);
   Release(encoding.reserved - payload.size());

@@ -14,6 +14,7 @@
 #include "base/bytes.h"
 #include "base/executor.h"
 #include "eps/v1/data.pb.h"
+#include "wire/shm/shm_client.h"
 #include "worker/client/client_core.h"
 #include "worker/client/residual_keeper.h"
 #include "worker/client/stream_link.h"
@@ -32,6 +33,8 @@ class ShardPusher final : public StreamHandler {
 
   // Sends a contribution; `header` has no tag.
   void Push(v1::PushHeader header, Bytes payload) EPS_REQUIRES(client_lock);
+  // Returns where payloads are best; null if they travel in messages.
+  std::shared_ptr<ShmGradients> shared() const EPS_REQUIRES(client_lock) { return shared_; }
   bool idle() const EPS_REQUIRES(client_lock) { return items_.empty(); }
   StreamLink& link() { return link_; }
   // Offers again the contributions whose pause is over; returns when to call it next.
@@ -39,6 +42,7 @@ class ShardPusher final : public StreamHandler {
   // Drops everything, after the client has failed.
   void Clear() EPS_REQUIRES(client_lock) { items_.clear(); }
 
+  absl::Status OnHello(const v1::HelloReply& reply) override EPS_EXCLUDES(client_lock);
   void OnOpen() override EPS_REQUIRES(client_lock);
   void OnMessage(const grpc::ByteBuffer& message) override EPS_EXCLUDES(client_lock);
   std::string WaitingFor() const override EPS_REQUIRES(client_lock);
@@ -69,6 +73,8 @@ class ShardPusher final : public StreamHandler {
   const std::function<void(uint64_t)> on_counted_;
   StreamLink link_;
 
+  // Of the stream that is open; null without shared memory.
+  std::shared_ptr<ShmGradients> shared_ EPS_GUARDED_BY(client_lock);
   uint64_t next_tag_ EPS_GUARDED_BY(client_lock) = 1;
   Items items_ EPS_GUARDED_BY(client_lock);  // by tag, so the oldest first
 };
@@ -139,6 +145,8 @@ class PushQueue {
   absl::optional<uint64_t> FindNonfinite(const Job& job, const Chunk& chunk) const;
   // Returns the encoded gradient and replaces `residual` with the elements that it omits.
   Bytes EncodeGradient(const Job& job, Encoding* encoding) const;
+  // Returns the parts in a row, in memory that the chunk's server shares if it has room.
+  Bytes Join(ChunkId chunk, absl::Span<const Bytes> parts) const EPS_EXCLUDES(client_lock);
   void Encode(const Job& job, Encoding encoding) EPS_EXCLUDES(client_lock);
 
   const std::shared_ptr<ClientCore> core_;

@@ -61,7 +61,10 @@ void StreamLink::SayHello() {
   grpc::experimental::ChannelResetConnectionBackoff(channel_.get());
   core_->RpcStarted();
   control_->async()->Hello(&call->context, &call->hello, &call->hello_reply,
-                           [this, core = core_, call](grpc::Status status) mutable {
+                           [this, core = core_, call](grpc::Status answer) mutable {
+                             absl::Status status =
+                                 FromGrpc(answer, absl::StrCat("Hello on ", address_));
+                             if (status.ok()) status = handler_->OnHello(call->hello_reply);
                              ClientLock lock(&core_->mu);
                              OnHello(status);
                              call.reset();  // it holds the channel, which RpcDone may destroy
@@ -69,10 +72,10 @@ void StreamLink::SayHello() {
                            });
 }
 
-void StreamLink::OnHello(const grpc::Status& status) {
+void StreamLink::OnHello(const absl::Status& status) {
   hello_.reset();
   if (status.ok() && !stopped_ && core_->failure.ok()) return OpenStream();
-  Broken(FromGrpc(status, absl::StrCat("Hello on ", address_)), hello_at_);
+  Broken(status, hello_at_);
 }
 
 void StreamLink::OpenStream() {

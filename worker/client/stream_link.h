@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/status/status.h"
 #include "eps/v1/control.grpc.pb.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
@@ -19,6 +20,9 @@ namespace eps {
 class StreamHandler {
  public:
   virtual ~StreamHandler() = default;
+  // The server has answered Hello; the stream opens next, unless an error is returned, which the
+  // link treats as the server's answer. Called without the lock; may block for some seconds.
+  virtual absl::Status OnHello(const v1::HelloReply&) { return absl::OkStatus(); }
   // A new stream is open: send everything that is unanswered. The client's lock is held.
   virtual void OnOpen() = 0;
   // Receives a message, without the lock; one at a time, never while OnOpen runs.
@@ -66,7 +70,7 @@ class StreamLink {
   enum class State { kClosed, kHello, kOpen, kBackOff };
 
   void SayHello() EPS_REQUIRES(client_lock);
-  void OnHello(const grpc::Status& status) EPS_REQUIRES(client_lock);
+  void OnHello(const absl::Status& status) EPS_REQUIRES(client_lock);
   void OpenStream() EPS_REQUIRES(client_lock);
   void OnStreamDone(const grpc::Status& status) EPS_REQUIRES(client_lock);
   // Records that the server answers.

@@ -14,8 +14,8 @@
 namespace eps {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* FetchCall::Start(
-    grpc::CallbackServerContext* context, JobHost* host) {
-  std::shared_ptr<FetchCall> call(new FetchCall(host->environment().pool));
+    grpc::CallbackServerContext* context, JobHost* host, ShmServer* shm_or_null) {
+  std::shared_ptr<FetchCall> call(new FetchCall(host->environment().pool, shm_or_null));
   call->set_context(context);
   call->AdoptOrEnd(host->Find(0, ScopeOf(*context)));
   call->ReadNext();
@@ -29,9 +29,13 @@ bool FetchCall::OnMessage(const grpc::ByteBuffer& message) {
     End(status);
     return false;
   }
-  if (IsAnswered(request)) {
+  {
     MutexLock lock(&mu_);
-    open_.insert(request.tag());
+    if (IsAnswered(request)) open_.insert(request.tag());
+    const uint64_t before = session_ == nullptr ? 0 : session_->id();
+    if (shm_ != nullptr && request.shared_session() != before) {
+      session_ = shm_->Find(request.shared_session());
+    }
   }
   job()->Post(event::Fetch{id(), std::move(request)});
   return queued_bytes() <= kMaxQueuedBytes;
@@ -92,7 +96,18 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
   slice.set_total_bytes(payload.size());
   const uint32_t crc = chunk.crc->Get(&job()->counters().fetch_crcs);
   std::vector<grpc::ByteBuffer> messages;
-  for (const PayloadSlice& part : SlicesOf(payload.size())) {
+  const std::shared_ptr<ShmSession> shared = session();
+  v1::SharedRange range;
+  std::vector<PayloadSlice> parts;
+  if (shared != nullptr && shared->Hold(payload, &range)) {
+    slice.set_last(true);
+    slice.set_crc32c(crc);
+    *slice.mutable_range() = range;
+    messages.push_back(JoinPayload(slice, Bytes()));
+  } else {
+    parts = SlicesOf(payload.size());
+  }
+  for (const PayloadSlice& part : parts) {
     slice.set_offset(part.offset);
     if (part.last) {
       slice.set_last(true);
@@ -102,6 +117,11 @@ void FetchCall::WriteSlices(const effect::SendChunk& chunk) {
   }
   Write(std::move(messages));
   if (chunk.completes_fetch) Answered(chunk.tag);
+}
+
+std::shared_ptr<ShmSession> FetchCall::session() {
+  MutexLock lock(&mu_);
+  return session_;
 }
 
 void FetchCall::Answered(uint64_t tag) {

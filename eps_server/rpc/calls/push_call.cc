@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/check.h"
 #include "base/log.h"
+#include "base/status_macros.h"
 #include "base/trace/span_names.h"
 #include "base/trace/trace_log.h"
 #include "eps_server/rpc/calls/caller_scope.h"
@@ -12,8 +14,8 @@
 namespace eps {
 
 grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushCall::Start(
-    grpc::CallbackServerContext* context, JobHost* host) {
-  std::shared_ptr<PushCall> call(new PushCall());
+    grpc::CallbackServerContext* context, JobHost* host, ShmServer* shm_or_null) {
+  std::shared_ptr<PushCall> call(new PushCall(shm_or_null));
   call->set_context(context);
   call->AdoptOrEnd(host->Find(0, ScopeOf(*context)));
   call->ReadNext();
@@ -64,7 +66,7 @@ absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
                                  const std::vector<grpc::Slice>& pieces) {
   const uint64_t tag = frame.tag();
   v1::PushHeader header;
-  Bytes complete;
+  std::function<Bytes()> take;
   {
     MutexLock lock(&mu_);
     if (ended_) return absl::OkStatus();
@@ -78,26 +80,64 @@ absl::Status PushCall::OnPayload(const v1::PushFrame& frame,
                                                      "; send the header and wait for its Credit"));
     }
     Contribution& contribution = it->second;
-    const absl::Status status = contribution.payload.Append(frame.offset(), pieces);
-    if (!status.ok()) {
+    const absl::StatusOr<bool> complete = frame.has_range()
+                                              ? TakeShared(frame, pieces, &contribution, &take)
+                                              : TakeSlice(frame, pieces, &contribution, &take);
+    if (!complete.ok()) {
       return absl::InvalidArgumentError(
-          absl::StrCat("tag ", tag, ": ", std::string(status.message())));
+          absl::StrCat("tag ", tag, ": ", std::string(complete.status().message())));
     }
-    if (!frame.last()) return absl::OkStatus();
-    if (contribution.payload.received() != contribution.payload.size()) {
-      return absl::InvalidArgumentError(absl::StrCat("tag ", tag, ": the payload ends after ",
-                                                     contribution.payload.received(), " of ",
-                                                     contribution.payload.size(), " bytes"));
-    }
+    if (!*complete) return absl::OkStatus();
     contribution.state = State::kChecking;
-    complete = contribution.payload.Take();
     header = contribution.header;
   }
-  Check(header, std::move(complete));
+  Check(header, std::move(take));
   return absl::OkStatus();
 }
 
-void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
+absl::StatusOr<bool> PushCall::TakeSlice(const v1::PushFrame& frame,
+                                         const std::vector<grpc::Slice>& pieces,
+                                         Contribution* contribution, std::function<Bytes()>* take) {
+  PayloadAssembler& payload = contribution->payload;
+  EPS_RETURN_IF_ERROR(payload.Append(frame.offset(), pieces));
+  if (!frame.last()) return false;
+  if (payload.received() != payload.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("the payload ends after ", payload.received(),
+                                                   " of ", payload.size(), " bytes"));
+  }
+  *take = [bytes = payload.Take()] { return bytes; };
+  return true;
+}
+
+absl::StatusOr<bool> PushCall::TakeShared(const v1::PushFrame& frame,
+                                          const std::vector<grpc::Slice>& pieces,
+                                          Contribution* contribution,
+                                          std::function<Bytes()>* take) {
+  const v1::SharedRange& range = frame.range();
+  PayloadAssembler& payload = contribution->payload;
+  if (!pieces.empty() || frame.offset() != 0 || !frame.last() || payload.received() != 0 ||
+      range.bytes() != payload.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a frame of shared memory with ", range.bytes(), " bytes at ", frame.offset(), " after ",
+        payload.received(), "; expected all ", payload.size(), " bytes in one frame without data"));
+  }
+  const std::shared_ptr<ShmSession> session =
+      shm_ == nullptr ? nullptr : shm_->Find(range.session());
+  if (session == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no session ", range.session(), " of shared memory"));
+  }
+  EPS_ASSIGN_OR_RETURN(const absl::Span<const uint8_t> bytes, session->Gradients(range));
+  // The worker may change its segment at any time, so only the copy is looked at.
+  const auto copy = std::make_shared<PayloadAssembler>(std::move(payload));
+  *take = [session, bytes, copy] {
+    EPS_CHECK(copy->Append(0, bytes).ok());
+    return copy->Take();
+  };
+  return true;
+}
+
+void PushCall::Check(const v1::PushHeader& header, std::function<Bytes()> take) {
   // The core credited this header, so its chunk exists.
   const v1::ContributionKey& key = header.key();
   const Chunk* chunk = &job()->chunks().chunk(ChunkId(key.chunk()));
@@ -105,12 +145,11 @@ void PushCall::Check(const v1::PushHeader& header, Bytes bytes) {
   job()
       ->pool()
       ->lane(Lane::kClient)
-      ->Post([self = Self(), header, chunk, codecs, bytes = std::move(bytes)]() mutable {
+      ->Post([self = Self(), header, chunk, codecs, take = std::move(take)] {
         const TraceSpan span(kCheckSpan, {header.key().step(), header.key().chunk() + 1,
                                           header.key().part_first() + 1});
         JobShell& job = *self->job();
-        Event event =
-            CheckPush(self->id(), header, *chunk, *codecs, std::move(bytes), job.account());
+        Event event = CheckPush(self->id(), header, *chunk, *codecs, take(), job.account());
         if (std::holds_alternative<event::PushInvalid>(event)) {
           job.counters().payloads_refused.fetch_add(1, std::memory_order_relaxed);
         }

@@ -1,15 +1,22 @@
 #ifndef EPS_SERVER_RPC_CALLS_PUSH_CALL_H_
 #define EPS_SERVER_RPC_CALLS_PUSH_CALL_H_
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "base/bytes.h"
+#include "base/mutex.h"
 #include "eps_server/rpc/calls/stream_call.h"
 #include "eps_server/shell/job_host.h"
 #include "eps_server/shell/payload.h"
 #include "wire/payload_slices.h"
+#include "wire/shm/shm_server.h"
+#include "wire/shm/shm_sessions.h"
 
 namespace eps {
 
@@ -25,7 +32,7 @@ class PushCall final : public BidiCall {
   static constexpr size_t kMaxQueuedBytes = size_t{16} << 20;
 
   static grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* Start(
-      grpc::CallbackServerContext* context, JobHost* host);
+      grpc::CallbackServerContext* context, JobHost* host, ShmServer* shm_or_null);
 
   void OnCredit(uint64_t tag) override;
   void OnAck(uint64_t tag, const v1::Ack& ack) override;
@@ -53,18 +60,26 @@ class PushCall final : public BidiCall {
     PayloadAssembler payload;
   };
 
-  PushCall() = default;
+  explicit PushCall(ShmServer* shm_or_null) : shm_(shm_or_null) {}
   std::shared_ptr<PushCall> Self() {
     return std::static_pointer_cast<PushCall>(shared_from_this());
   }
   absl::Status OnHeader(const v1::PushHeader& header) EPS_EXCLUDES(mu_);
   absl::Status OnPayload(const v1::PushFrame& frame, const std::vector<grpc::Slice>& pieces)
       EPS_EXCLUDES(mu_);
-  // Checks a complete payload on the pool.
-  void Check(const v1::PushHeader& header, Bytes bytes);
+  // Add a frame's payload to a contribution. They return whether it is complete, and then set
+  // *take, which returns it; InvalidArgument for a frame that breaks the protocol.
+  absl::StatusOr<bool> TakeSlice(const v1::PushFrame& frame, const std::vector<grpc::Slice>& pieces,
+                                 Contribution* contribution, std::function<Bytes()>* take);
+  absl::StatusOr<bool> TakeShared(const v1::PushFrame& frame,
+                                  const std::vector<grpc::Slice>& pieces,
+                                  Contribution* contribution, std::function<Bytes()>* take);
+  // Checks a complete payload on the pool. `take` returns it there.
+  void Check(const v1::PushHeader& header, std::function<Bytes()> take);
   // Posts a checked payload, unless its contribution was acknowledged meanwhile.
   void Deliver(uint64_t tag, Event event) EPS_EXCLUDES(mu_);
 
+  ShmServer* const shm_;  // may be null
   Mutex mu_;
   std::map<uint64_t, Contribution> open_ EPS_GUARDED_BY(mu_);  // by tag
   bool half_closed_ EPS_GUARDED_BY(mu_) = false;
