@@ -43,7 +43,9 @@ const sockaddr* AsGeneric(const sockaddr_un& address) {
   return reinterpret_cast<const sockaddr*>(&address);
 }
 
-Descriptor NewSocket() { return Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
+Descriptor NewSocket(int flags = 0) {
+  return Descriptor(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0));
+}
 
 // Removes the sockets of processes that were killed. A socket gets its name when its process
 // already listens, so nobody else's is removed.
@@ -54,7 +56,7 @@ void RemoveDeadSockets(int folder) {
   while (const dirent* const entry = readdir(entries.get())) {
     if (!absl::EndsWith(entry->d_name, kSuffix)) continue;
     const sockaddr_un address = AddressIn(folder, entry->d_name);
-    const Descriptor probe = NewSocket();
+    const Descriptor probe = NewSocket(SOCK_NONBLOCK);  // a stopped server answers nothing
     if (connect(probe.get(), AsGeneric(address), sizeof(address)) != 0 && errno == ECONNREFUSED) {
       unlinkat(folder, entry->d_name, 0);
     }
