@@ -33,7 +33,7 @@ uint64_t RandomNumber() {
 // numbers are used again only after their process is gone, which ends the connection: one that is
 // open after the descriptor was made is that process's.
 absl::StatusOr<Descriptor> ProcessOf(int socket) {
-  EPS_ASSIGN_OR_RETURN(const pid_t pid, PeerProcess(socket));
+  EPS_ASSIGN_OR_RETURN(const pid_t pid, PeerProcess(socket, geteuid()));
   Descriptor process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   pollfd peer = {socket, POLLRDHUP, 0};
   if (!process.ok() || poll(&peer, 1, 0) < 0 || (peer.revents & (POLLRDHUP | POLLHUP)) != 0) {

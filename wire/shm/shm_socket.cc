@@ -123,19 +123,19 @@ absl::StatusOr<Descriptor> ConnectToShmSocket(const std::string& path,
     const std::string text = absl::StrCat("cannot connect to socket ", path, ": ", Reason());
     return missing ? absl::NotFoundError(text) : absl::UnavailableError(text);
   }
-  EPS_RETURN_IF_ERROR(PeerProcess(connection.get()).status());
+  EPS_RETURN_IF_ERROR(PeerProcess(connection.get(), geteuid()).status());
   return connection;
 }
 
-absl::StatusOr<pid_t> PeerProcess(int socket) {
+absl::StatusOr<pid_t> PeerProcess(int socket, uid_t user) {
   ucred peer = {};
   socklen_t size = sizeof(peer);
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) {
     return absl::UnavailableError(absl::StrCat("the socket has no peer: ", Reason()));
   }
-  if (peer.uid != geteuid()) {
-    return absl::PermissionDeniedError(absl::StrCat("shared memory is for processes of user ",
-                                                    geteuid(), "; the peer is of user ", peer.uid));
+  if (peer.uid != user) {
+    return absl::PermissionDeniedError(absl::StrCat("shared memory is for processes of user ", user,
+                                                    "; the peer is of user ", peer.uid));
   }
   if (peer.pid <= 0) {
     return absl::PermissionDeniedError(

@@ -66,9 +66,9 @@ absl::StatusOr<Descriptor> ListenInFolder(int folder, const std::string& name);
 absl::StatusOr<Descriptor> ConnectToShmSocket(const std::string& path,
                                               std::chrono::milliseconds timeout);
 
-// Returns the process at the other end of a socket. PermissionDenied, naming both users, if it is
-// another user's, and if it is of a container whose processes this one does not see.
-absl::StatusOr<pid_t> PeerProcess(int socket);
+// Returns the process at the other end of a socket. PermissionDenied, naming both users, unless it
+// is of `user`, and if it is of a container whose processes this one does not see.
+absl::StatusOr<pid_t> PeerProcess(int socket, uid_t user);
 
 // Sends a packet, with at most two descriptors. Does not wait if the receiver's queue is full.
 absl::Status SendPacket(int socket, const void* packet, size_t bytes,

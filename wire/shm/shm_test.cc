@@ -152,6 +152,9 @@ class ShmTest : public testing::Test {
     EXPECT_FALSE(AllFree());
   }
 
+  // Lets a process of another user connect.
+  void RefuseAStranger();
+
   MemoryAccount account_{kLimit};
   uint64_t reserved_ = 0;
   ShmOptions options_;
@@ -217,7 +220,7 @@ TEST_F(ShmTest, ClosedSocketsKeepRoomOfLivingProcesses) {
   EXPECT_TRUE(Await([&] { return server_->Find(session) == nullptr; }));
 }
 
-TEST_F(ShmTest, GradientsAreFoundWhereTheWorkerPutThem) {
+TEST_F(ShmTest, GradientsAreFoundWhereTheyWerePut) {
   Start();
   auto gradients = ShmGradients::Connect(server_->offer());
   ASSERT_TRUE(gradients.ok()) << gradients.status();
@@ -296,8 +299,20 @@ TEST_F(ShmTest, OffersOfOthersAreRefused) {
   EXPECT_EQ(ShmServer::Start(options_).status().code(), absl::StatusCode::kPermissionDenied);
 }
 
-TEST_F(ShmTest, OtherUsersAreRefused) {
-  if (geteuid() != 0) GTEST_SKIP() << "only root can become another user";
+TEST_F(ShmTest, PeersOfOtherUsersAreRefused) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends), 0);
+  const Descriptor one(ends[0]);
+  const Descriptor other(ends[1]);
+  const absl::StatusOr<pid_t> own = PeerProcess(one.get(), geteuid());
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_EQ(*own, getpid());
+  EXPECT_EQ(PeerProcess(one.get(), geteuid() + 1).status().code(),
+            absl::StatusCode::kPermissionDenied);
+  if (geteuid() == 0) RefuseAStranger();  // only root can become another user
+}
+
+void ShmTest::RefuseAStranger() {
   const Child stranger([](int channel) {
     v1::SharedMemoryOffer offer;
     offer.ParseFromString(Child::ReceiveFrom(channel));
