@@ -15,8 +15,8 @@
 #include "base/numerics/flush_denormals.h"
 #include "base/numerics/tree_add.h"
 #include "compression/codecs/floats/reference.h"
-#include "worker/exec/cuda/codec_cases.h"
 #include "worker/exec/cuda/elementwise.h"
+#include "worker/exec/cuda/testing/codec_cases.h"
 #include "worker/exec/cuda_library.h"
 
 namespace eps {

@@ -5,8 +5,8 @@
 
 #include "base/numerics/flush_denormals.h"
 #include "gtest/gtest.h"
-#include "worker/exec/cuda/codec_cases.h"
-#include "worker/exec/cuda/simulated_runner.h"
+#include "worker/exec/cuda/testing/codec_cases.h"
+#include "worker/exec/cuda/testing/simulated_runner.h"
 
 namespace eps {
 namespace {

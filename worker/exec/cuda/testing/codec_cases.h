@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_EXEC_CUDA_CODEC_CASES_H_
-#define EPS_WORKER_EXEC_CUDA_CODEC_CASES_H_
+#ifndef EPS_WORKER_EXEC_CUDA_TESTING_CODEC_CASES_H_
+#define EPS_WORKER_EXEC_CUDA_TESTING_CODEC_CASES_H_
 
 // Inputs on which the codecs' kernels are compared bit for bit with the reference codecs: by tests
 // in loops on a CPU, and by device_check on a device.
@@ -54,4 +54,4 @@ CaseCount CheckTopk(KernelRunner* runner);
 
 }  // namespace eps
 
-#endif  // EPS_WORKER_EXEC_CUDA_CODEC_CASES_H_
+#endif  // EPS_WORKER_EXEC_CUDA_TESTING_CODEC_CASES_H_

@@ -1,4 +1,4 @@
-#include "worker/exec/cuda/codec_cases.h"
+#include "worker/exec/cuda/testing/codec_cases.h"
 
 #include <algorithm>
 #include <cmath>

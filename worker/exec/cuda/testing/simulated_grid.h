@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_EXEC_CUDA_SIMULATED_GRID_H_
-#define EPS_WORKER_EXEC_CUDA_SIMULATED_GRID_H_
+#ifndef EPS_WORKER_EXEC_CUDA_TESTING_SIMULATED_GRID_H_
+#define EPS_WORKER_EXEC_CUDA_TESTING_SIMULATED_GRID_H_
 
 // Runs the bodies of grid.h on a CPU: one block after the other, and within a block all threads of
 // a phase before any of the next, both in random order. Shared memory begins with garbage. A body
@@ -59,4 +59,4 @@ class SimulatedGrid {
 
 }  // namespace eps::grid
 
-#endif  // EPS_WORKER_EXEC_CUDA_SIMULATED_GRID_H_
+#endif  // EPS_WORKER_EXEC_CUDA_TESTING_SIMULATED_GRID_H_

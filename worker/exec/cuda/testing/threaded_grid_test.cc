@@ -1,11 +1,11 @@
-#include "worker/exec/cuda/threaded_grid.h"
+#include "worker/exec/cuda/testing/threaded_grid.h"
 
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 #include "worker/exec/cuda/codec_launches.h"
-#include "worker/exec/cuda/simulated_grid.h"
+#include "worker/exec/cuda/testing/simulated_grid.h"
 #include "worker/exec/cuda/topk_launches.h"
 
 namespace eps::grid {

@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_EXEC_CUDA_THREADED_GRID_H_
-#define EPS_WORKER_EXEC_CUDA_THREADED_GRID_H_
+#ifndef EPS_WORKER_EXEC_CUDA_TESTING_THREADED_GRID_H_
+#define EPS_WORKER_EXEC_CUDA_TESTING_THREADED_GRID_H_
 
 // Runs the bodies of grid.h with a CPU thread for each thread of a block, two blocks at a time, and
 // barriers between phases. A race that a thread sanitizer finds is also a race on a device. Slow.
@@ -53,4 +53,4 @@ class ThreadedGrid {
 
 }  // namespace eps::grid
 
-#endif  // EPS_WORKER_EXEC_CUDA_THREADED_GRID_H_
+#endif  // EPS_WORKER_EXEC_CUDA_TESTING_THREADED_GRID_H_

@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
-#define EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
+#ifndef EPS_WORKER_EXEC_CUDA_TESTING_SIMULATED_RUNNER_H_
+#define EPS_WORKER_EXEC_CUDA_TESTING_SIMULATED_RUNNER_H_
 
 // Runs the codecs' launches on a simulated grid. Each run has another order of threads, other
 // garbage in all memory, and another alignment of bytes. Dies if a call writes to bytes that it
@@ -10,39 +10,13 @@
 #include <vector>
 
 #include "base/check.h"
-#include "worker/exec/cuda/codec_cases.h"
 #include "worker/exec/cuda/codec_launches.h"
-#include "worker/exec/cuda/simulated_grid.h"
+#include "worker/exec/cuda/testing/codec_cases.h"
+#include "worker/exec/cuda/testing/guarded_bytes.h"
+#include "worker/exec/cuda/testing/simulated_grid.h"
 #include "worker/exec/cuda/topk_launches.h"
 
 namespace eps {
-
-// `bytes` bytes that begin `misalignment` bytes after a multiple of 16, all set to `garbage`.
-class GuardedBytes {
- public:
-  GuardedBytes(size_t bytes, size_t misalignment, uint8_t garbage)
-      : bytes_(bytes),
-        begin_(kGuard + misalignment),
-        garbage_(garbage),
-        memory_(begin_ + bytes + kGuard, garbage) {}
-  uint8_t* data() { return memory_.data() + begin_; }
-  std::string Read(size_t bytes) {
-    EPS_CHECK(bytes <= bytes_);
-    for (size_t i = 0; i < memory_.size(); ++i) {
-      EPS_CHECK_MSG(
-          (i >= begin_ && i < begin_ + bytes_) || memory_[i] == garbage_,
-          "byte " << i << " was written, memory begins at " << begin_ << " and has " << bytes_);
-    }
-    return std::string(reinterpret_cast<const char*>(data()), bytes);
-  }
-
- private:
-  static constexpr size_t kGuard = 64;
-  const size_t bytes_;
-  const size_t begin_;
-  const uint8_t garbage_;
-  std::vector<uint8_t> memory_;
-};
 
 // Runs each call of a codec on a simulated grid.
 class SimulatedRunner final : public KernelRunner {
@@ -94,4 +68,4 @@ class SimulatedRunner final : public KernelRunner {
 
 }  // namespace eps
 
-#endif  // EPS_WORKER_EXEC_CUDA_SIMULATED_RUNNER_H_
+#endif  // EPS_WORKER_EXEC_CUDA_TESTING_SIMULATED_RUNNER_H_
