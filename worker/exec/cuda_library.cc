@@ -52,8 +52,14 @@ absl::StatusOr<CudaKernels> FunctionsOf(void* library, const std::string& path) 
       !Find(library, "eps_cuda_encode_bf16", &kernels.encode_bf16) ||
       !Find(library, "eps_cuda_decode_chunk", &kernels.decode_chunk) ||
       !Find(library, "eps_cuda_encode_chunk", &kernels.encode_chunk) ||
+      !Find(library, "eps_cuda_decode_chunk_bf16", &kernels.decode_chunk_bf16) ||
       !Find(library, "eps_cuda_topk_scratch_bytes", &kernels.topk_scratch_bytes) ||
       !Find(library, "eps_cuda_encode_topk", &kernels.encode_topk) ||
+      !Find(library, "eps_cuda_dropout", &kernels.dropout) ||
+      !Find(library, "eps_cuda_dropout_mask", &kernels.dropout_mask) ||
+      !Find(library, "eps_cuda_loss", &kernels.loss) ||
+      !Find(library, "eps_cuda_crc32c", &kernels.crc32c) ||
+      !Find(library, "eps_cuda_combine_crc32c", &kernels.combine_crc32c) ||
       !Find(library, "eps_cuda_error_text", &kernels.error_text)) {
     return absl::FailedPreconditionError(absl::StrCat(path, " lacks a function: ", LoaderError()));
   }

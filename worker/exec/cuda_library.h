@@ -22,9 +22,18 @@ struct CudaKernels {
                       void* stream);
   int (*encode_chunk)(uint32_t codec, int truncate, const eps_cuda_chunk* chunk, const float* in,
                       void* out, void* stream);
+  int (*decode_chunk_bf16)(uint32_t codec, const eps_cuda_chunk* chunk, const void* in,
+                           uint16_t* out, void* stream);
   uint64_t (*topk_scratch_bytes)(const eps_cuda_topk* call);
   int (*encode_topk)(const eps_cuda_topk* call, const float* gradient, float* residual_or_null,
                      void* scratch, uint8_t* out, uint64_t* out_bytes, void* stream);
+  int (*dropout)(const eps_cuda_mask* mask, int elements, const void* x,
+                 const void* residual_or_null, uint64_t n, void* y, void* stream);
+  int (*dropout_mask)(const eps_cuda_mask* mask, uint64_t n, float* out, void* stream);
+  int (*loss)(int elements, void* logits, const int32_t* labels, uint64_t rows, uint64_t vocab,
+              float scale, float* label_log_p, void* stream);
+  int (*crc32c)(const void* bytes, uint64_t n, uint32_t* crcs, void* stream);
+  uint32_t (*combine_crc32c)(const uint32_t* crcs, uint64_t n);
   const char* (*error_text)(int error);
 };
 

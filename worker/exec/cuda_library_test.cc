@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
+#include "worker/exec/cuda/kernels.h"
 
 namespace eps {
 namespace {
@@ -32,6 +33,16 @@ TEST(CudaLibraryTest, RefusesAForeignLibrary) {
   const absl::Status status = LoadCudaKernels({path}).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_TRUE(absl::StrContains(status.message(), "eps_cuda_abi_version")) << status;
+}
+
+TEST(CudaLibraryTest, RefusesKernelsOfAnotherVersion) {
+  const std::string path = "worker/exec/testing/libold_cuda_kernels.so";
+  const absl::Status status = LoadCudaKernels({path}).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(absl::StrContains(
+      status.message(), absl::StrCat(path, " has version 2 of the kernels, this worker needs ",
+                                     EPS_CUDA_ABI_VERSION)))
+      << status;
 }
 
 TEST(CudaLibraryTest, NamesModelAndCapabilityOfADevice) {

@@ -1,4 +1,5 @@
 #include "worker/exec/cuda/codec_launches.h"
+#include "worker/exec/cuda/crc_bodies.h"
 #include "worker/exec/cuda/device_grid.h"
 #include "worker/exec/cuda/kernels.h"
 
@@ -14,4 +15,19 @@ EPS_EXPORT int eps_cuda_encode_chunk(uint32_t codec, int truncate, const eps_cud
                                      const float* in, void* out, void* stream) {
   eps::grid::DeviceGrid device(stream);
   return eps::grid::LaunchEncodeChunk(codec, truncate != 0, *chunk, in, out, device);
+}
+
+EPS_EXPORT int eps_cuda_decode_chunk_bf16(uint32_t codec, const eps_cuda_chunk* chunk,
+                                          const void* in, uint16_t* out, void* stream) {
+  eps::grid::DeviceGrid device(stream);
+  return eps::grid::LaunchDecodeChunk(codec, *chunk, in, out, device);
+}
+
+EPS_EXPORT int eps_cuda_crc32c(const void* bytes, uint64_t n, uint32_t* crcs, void* stream) {
+  eps::grid::DeviceGrid device(stream);
+  return eps::grid::LaunchCrc32c(bytes, n, crcs, device);
+}
+
+EPS_EXPORT uint32_t eps_cuda_combine_crc32c(const uint32_t* crcs, uint64_t n) {
+  return eps::grid::CombineCrc32c(crcs, n);
 }

@@ -89,11 +89,11 @@ int WithCodec(uint32_t codec, const Use& use) {
 }
 
 // One call of LaunchDecodeChunk; WithCodec selects the member to call.
-template <class Launcher>
+template <class Element, class Launcher>
 struct Decoding {
   const eps_cuda_chunk& chunk;
   const void* in;
-  float* out;
+  Element* out;
   Launcher& launcher;
 
   template <class Codec>
@@ -101,13 +101,13 @@ struct Decoding {
     const uint64_t n = ElementsOf(chunk);
     if (n == 0) return 0;
     const uint32_t blocks = BlocksFor(n);
-    return launcher.template Run<DecodeFloatsBody<Codec>>(
+    return launcher.template Run<DecodeFloatsBody<Codec, Element>>(
         blocks, {static_cast<const typename Codec::Code*>(in), n, blocks, out});
   }
   template <class Codec>
   int Tiles() const {
     return ForEachPart<Codec>(chunk, [this](const TileSegments& part, uint32_t tiles) {
-      return launcher.template Run<DecodeTilesBody<Codec>>(
+      return launcher.template Run<DecodeTilesBody<Codec, Element>>(
           tiles, {static_cast<const uint8_t*>(in), out, part});
     });
   }
@@ -139,10 +139,11 @@ struct Encoding {
   }
 };
 
-template <class Launcher>
-int LaunchDecodeChunk(uint32_t codec, const eps_cuda_chunk& chunk, const void* in, float* out,
+// Element is float, or uint16_t for bfloat16.
+template <class Element, class Launcher>
+int LaunchDecodeChunk(uint32_t codec, const eps_cuda_chunk& chunk, const void* in, Element* out,
                       Launcher& launcher) {
-  return WithCodec(codec, Decoding<Launcher>{chunk, in, out, launcher});
+  return WithCodec(codec, Decoding<Element, Launcher>{chunk, in, out, launcher});
 }
 
 // Only the codecs 8 to 10 have a truncating variant.

@@ -53,7 +53,7 @@ TEST(CodecLaunchesTest, RefuseCodecsThatAreNotDense) {
   const eps_cuda_chunk chunk = {&segment, 1, 0};
   for (const uint32_t codec : {0u, 6u, 7u, 11u, 15u, 22u, 32u, 65535u}) {
     CountingLauncher launcher;
-    EXPECT_EQ(grid::LaunchDecodeChunk(codec, chunk, nullptr, nullptr, launcher), 1) << codec;
+    EXPECT_EQ(grid::LaunchDecodeChunk<float>(codec, chunk, nullptr, nullptr, launcher), 1) << codec;
     EXPECT_EQ(grid::LaunchEncodeChunk(codec, false, chunk, nullptr, nullptr, launcher), 1);
     EXPECT_EQ(launcher.launches, 0);
   }
@@ -67,12 +67,12 @@ TEST(CodecLaunchesTest, SplitSegmentsAndStopAtAnError) {
   const std::vector<eps_cuda_segment> segments(150, eps_cuda_segment{33, 129});
   const eps_cuda_chunk chunk = {segments.data(), 150, 1};
   CountingLauncher launcher;
-  EXPECT_EQ(grid::LaunchDecodeChunk(8, chunk, nullptr, nullptr, launcher), 0);
+  EXPECT_EQ(grid::LaunchDecodeChunk<float>(8, chunk, nullptr, nullptr, launcher), 0);
   EXPECT_EQ(launcher.launches, 3);
   EXPECT_EQ(launcher.total_blocks, 600u);
   CountingLauncher failing;
   failing.refused = 2;
-  EXPECT_EQ(grid::LaunchDecodeChunk(8, chunk, nullptr, nullptr, failing), 7);
+  EXPECT_EQ(grid::LaunchDecodeChunk<float>(8, chunk, nullptr, nullptr, failing), 7);
   EXPECT_EQ(failing.launches, 2);
 }
 
@@ -80,18 +80,20 @@ TEST(CodecLaunchesTest, LimitTheBlocksOfALaunch) {
   // 2^30 tiles each: two segments do not fit into one launch.
   const std::vector<eps_cuda_segment> segments(3, eps_cuda_segment{1u << 30, 32 * 128});
   CountingLauncher launcher;
-  EXPECT_EQ(grid::LaunchDecodeChunk(16, {segments.data(), 3, 0}, nullptr, nullptr, launcher), 0);
+  EXPECT_EQ(grid::LaunchDecodeChunk<float>(16, {segments.data(), 3, 0}, nullptr, nullptr, launcher),
+            0);
   EXPECT_EQ(launcher.launches, 3);
   const eps_cuda_segment huge = {std::numeric_limits<uint32_t>::max(), 1u << 31};
-  EXPECT_EQ(grid::LaunchDecodeChunk(16, {&huge, 1, 0}, nullptr, nullptr, launcher), 1);
+  EXPECT_EQ(grid::LaunchDecodeChunk<float>(16, {&huge, 1, 0}, nullptr, nullptr, launcher), 1);
 }
 
 TEST(CodecLaunchesTest, LaunchNothingForEmptyChunks) {
   const eps_cuda_segment segments[] = {{0, 5}, {5, 0}};
   CountingLauncher launcher;
   for (const DenseCodec& codec : DenseCodecs()) {
-    EXPECT_EQ(grid::LaunchDecodeChunk(codec.number, {segments, 2, 0}, nullptr, nullptr, launcher),
-              0);
+    EXPECT_EQ(
+        grid::LaunchDecodeChunk<float>(codec.number, {segments, 2, 0}, nullptr, nullptr, launcher),
+        0);
     EXPECT_EQ(
         grid::LaunchEncodeChunk(codec.number, false, {nullptr, 0, 0}, nullptr, nullptr, launcher),
         0);

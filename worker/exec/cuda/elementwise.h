@@ -33,12 +33,13 @@ EPS_HOST_DEVICE inline uint32_t Flushed(uint32_t bits) {
   return (bits & 0x7f800000u) == 0 ? bits & 0x80000000u : bits;
 }
 
+EPS_HOST_DEVICE inline float FlushedFloat(float value) { return FloatOf(Flushed(BitsOf(value))); }
+
 // Returns left + right as base/numerics/tree_add.h does: one rounded addition that reads and writes
 // denormals as zero of their sign. Returns NaN where the CPU does, possibly with another payload;
 // servers refuse gradients that are not finite, so payloads reach no result.
 EPS_HOST_DEVICE inline float TreeAddOne(float left, float right) {
-  const float sum = FloatOf(Flushed(BitsOf(left))) + FloatOf(Flushed(BitsOf(right)));
-  return FloatOf(Flushed(BitsOf(sum)));
+  return FlushedFloat(FlushedFloat(left) + FlushedFloat(right));
 }
 
 // Returns the float of a bfloat16's bits, including denormals and NaN.
@@ -53,6 +54,13 @@ EPS_HOST_DEVICE inline uint16_t EncodeBf16One(float value) {
   if ((bits & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>(bits >> 16 | 0x40u);
   return static_cast<uint16_t>((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
+
+// Elements in memory are floats, or the bits of bfloat16, which computations widen and results
+// round once, to nearest, ties to even.
+EPS_HOST_DEVICE inline float Load(const float* from) { return *from; }
+EPS_HOST_DEVICE inline float Load(const uint16_t* from) { return DecodeBf16One(*from); }
+EPS_HOST_DEVICE inline void Store(float value, float* to) { *to = value; }
+EPS_HOST_DEVICE inline void Store(float value, uint16_t* to) { *to = EncodeBf16One(value); }
 
 }  // namespace eps::elementwise
 

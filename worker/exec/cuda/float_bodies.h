@@ -9,15 +9,15 @@
 
 namespace eps::grid {
 
-// Decodes codes to floats.
-template <class Codec>
+// Decodes codes to floats, or to bfloat16 if Element is uint16_t.
+template <class Codec, class Element>
 struct DecodeFloatsBody {
   // The arguments of a launch of `blocks` blocks for `n` elements.
   struct Args {
     const typename Codec::Code* in;
     uint64_t n;
     uint32_t blocks;
-    float* out;
+    Element* out;
   };
   struct Shared {};  // not used
   static constexpr int kPhases = 1;
@@ -25,7 +25,7 @@ struct DecodeFloatsBody {
                                   uint32_t block, uint32_t thread) {
     const uint64_t step = uint64_t{args.blocks} * kThreads;
     for (uint64_t i = uint64_t{block} * kThreads + thread; i < args.n; i += step) {
-      args.out[i] = elementwise::FloatOf(Codec::Decode(args.in[i]));
+      elementwise::Store(elementwise::FloatOf(Codec::Decode(args.in[i])), &args.out[i]);
     }
   }
 };

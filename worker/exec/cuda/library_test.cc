@@ -4,12 +4,16 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/checksum.h"
 #include "gtest/gtest.h"
+#include "worker/exec/cuda/kernels.h"
 #include "worker/exec/cuda_library.h"
 
 namespace eps {
@@ -29,7 +33,26 @@ TEST(CudaLibraryTest, LoadsEveryFunctionWithoutADriver) {
   EXPECT_EQ(kernels->encode_bf16(nullptr, 0, nullptr, nullptr), 0);
   EXPECT_EQ(kernels->decode_chunk(8, &nothing, nullptr, nullptr, nullptr), 0);
   EXPECT_EQ(kernels->encode_chunk(8, 1, &nothing, nullptr, nullptr, nullptr), 0);
+  EXPECT_EQ(kernels->decode_chunk_bf16(8, &nothing, nullptr, nullptr, nullptr), 0);
+  const eps_cuda_mask mask = {1, 2, 3, 4, 5, 0.5, 0};
+  EXPECT_EQ(kernels->dropout(&mask, EPS_CUDA_BF16, nullptr, nullptr, 0, nullptr, nullptr), 0);
+  EXPECT_EQ(kernels->dropout_mask(&mask, 0, nullptr, nullptr), 0);
+  EXPECT_EQ(kernels->loss(EPS_CUDA_FP32, nullptr, nullptr, 0, 9, 1, nullptr, nullptr), 0);
+  EXPECT_EQ(kernels->crc32c(nullptr, 0, nullptr, nullptr), 0);
   EXPECT_STREQ(kernels->error_text(0), "no error");
+}
+
+TEST(CudaLibraryTest, CombinesTheCrcsOfPieces) {
+  const auto kernels = LoadCudaKernels({PathOf("libeps_cuda.so")});
+  ASSERT_TRUE(kernels.ok()) << kernels.status();
+  std::string bytes(2 * EPS_CUDA_CRC_PIECE + 77, 'x');
+  bytes[70000] = 'y';
+  const absl::string_view all = bytes;
+  std::vector<uint32_t> crcs;
+  for (size_t i = 0; i < bytes.size(); i += EPS_CUDA_CRC_PIECE) {
+    crcs.push_back(Crc32c(all.substr(i, EPS_CUDA_CRC_PIECE)));
+  }
+  EXPECT_EQ(kernels->combine_crc32c(crcs.data(), bytes.size()), Crc32c(bytes));
 }
 
 TEST(CudaLibraryTest, RefusesUnknownCodecsAndInvalidCalls) {
@@ -39,6 +62,11 @@ TEST(CudaLibraryTest, RefusesUnknownCodecsAndInvalidCalls) {
   const int error = kernels->decode_chunk(6, &nothing, nullptr, nullptr, nullptr);
   EXPECT_STREQ(kernels->error_text(error), "invalid argument");
   EXPECT_EQ(kernels->encode_chunk(16, 1, &nothing, nullptr, nullptr, nullptr), error);
+  EXPECT_EQ(kernels->decode_chunk_bf16(7, &nothing, nullptr, nullptr, nullptr), error);
+  const eps_cuda_mask all = {1, 2, 3, 4, 5, 1.0, 0};
+  EXPECT_EQ(kernels->dropout(&all, EPS_CUDA_FP32, nullptr, nullptr, 1, nullptr, nullptr), error);
+  EXPECT_EQ(kernels->dropout_mask(&all, 1, nullptr, nullptr), error);
+  EXPECT_EQ(kernels->loss(EPS_CUDA_FP32, nullptr, nullptr, 1, 0, 1, nullptr, nullptr), error);
   const eps_cuda_topk call = {100, 0, 1, 0, 0};
   EXPECT_EQ(kernels->encode_topk(&call, nullptr, nullptr, nullptr, nullptr, nullptr, nullptr),
             error);
@@ -58,6 +86,15 @@ TEST(CudaLibraryTest, LaunchesWithoutADriverReturnErrors) {
   const eps_cuda_chunk chunk = {&segment, 1, 0};
   EXPECT_EQ(kernels->decode_chunk(16, &chunk, &value, &value, nullptr), error);
   EXPECT_EQ(kernels->encode_chunk(3, 0, &chunk, &value, &value, nullptr), error);
+  uint16_t narrow = 0;
+  EXPECT_EQ(kernels->decode_chunk_bf16(16, &chunk, &value, &narrow, nullptr), error);
+  const eps_cuda_mask mask = {1, 2, 3, 4, 5, 0.5, 0};
+  EXPECT_EQ(kernels->dropout(&mask, EPS_CUDA_FP32, &value, &value, 1, &value, nullptr), error);
+  EXPECT_EQ(kernels->dropout_mask(&mask, 1, &value, nullptr), error);
+  const int32_t label = 0;
+  EXPECT_EQ(kernels->loss(EPS_CUDA_BF16, &narrow, &label, 1, 1, 1, &value, nullptr), error);
+  uint32_t crc = 0;
+  EXPECT_EQ(kernels->crc32c(&value, 4, &crc, nullptr), error);
   const eps_cuda_topk call = {1, 1, 1, 0, 0};
   EXPECT_EQ(kernels->encode_topk(&call, &value, nullptr, nullptr, nullptr, nullptr, nullptr),
             error);
@@ -68,34 +105,66 @@ std::string Assembly(const std::string& file) {
   return std::string((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
 }
 
-// Checks that code that defines bits uses only instructions that a CPU has too. Returns the number
-// of additions of floats.
-int CheckArithmetic(const std::string& text) {
+// Instructions on floats in a kernel's assembly that a CPU computes with the same bits.
+struct Arithmetic {
   int additions = 0;
+  int products = 0;
+};
+
+// Returns the operation of a line of assembly, such as "add.rn.ftz.f32".
+absl::string_view OperationOf(absl::string_view line) {
+  line = absl::StripLeadingAsciiWhitespace(line);
+  return line.substr(0, line.find_first_of(" \t"));
+}
+
+// Counts them, and checks that all others round as a CPU, with denormals as zeros. Without
+// ".rn", a compiler of assembly may fuse a product with an addition.
+Arithmetic CheckArithmetic(const std::string& text) {
+  Arithmetic found;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
-    EXPECT_FALSE(absl::StrContains(line, "fma.")) << line;
-    EXPECT_FALSE(absl::StrContains(line, "mul.f") || absl::StrContains(line, "mul.rn")) << line;
-    if (!absl::StrContains(line, ".f32") || !absl::StrContains(line, "add.")) continue;
-    ++additions;
-    EXPECT_TRUE(absl::StrContains(line, "add.rn.ftz.f32") || absl::StrContains(line, "add.ftz.f32"))
-        << line;
+    const absl::string_view operation = OperationOf(line);
+    EXPECT_FALSE(absl::StrContains(line, "fma.") || absl::StrContains(line, ".approx")) << line;
+    if (!absl::StrContains(operation, "f32")) continue;
+    for (const char* exact : {"add", "sub", "mul", "div", "rcp"}) {
+      if (!absl::StartsWith(operation, exact)) continue;
+      EXPECT_EQ(operation, absl::StrCat(exact, ".rn.ftz.f32")) << line;
+      const bool adds = absl::StartsWith(operation, "add") || absl::StartsWith(operation, "sub");
+      ++(adds ? found.additions : found.products);
+    }
   }
-  return additions;
+  return found;
 }
 
 TEST(CudaLibraryTest, AddsWithoutDenormalsAndFusesNothing) {
   const std::string text = Assembly("kernels.ptx");
   ASSERT_TRUE(absl::StrContains(text, "TreeAddKernel")) << "not the kernels";
-  EXPECT_GT(CheckArithmetic(text), 0);
+  EXPECT_GT(CheckArithmetic(text).additions, 0);
+  EXPECT_EQ(CheckArithmetic(text).products, 0);
   const std::string topk = Assembly("topk_kernels.ptx");
   ASSERT_TRUE(absl::StrContains(topk, "AddResidualBody")) << "not the kernels";
-  EXPECT_GT(CheckArithmetic(topk), 0);
+  EXPECT_GT(CheckArithmetic(topk).additions, 0);
+  EXPECT_EQ(CheckArithmetic(topk).products, 0);
 }
 
-TEST(CudaLibraryTest, DenseCodecsDoNoArithmeticOnFloats) {
+TEST(CudaLibraryTest, DropoutAndLossRoundEveryOperation) {
+  const std::string text = Assembly("step_kernels.ptx");
+  ASSERT_TRUE(absl::StrContains(text, "DropoutBody")) << "not the kernels";
+  ASSERT_TRUE(absl::StrContains(text, "LossBody")) << "not the kernels";
+  const Arithmetic found = CheckArithmetic(text);
+  EXPECT_GT(found.additions, 50);
+  EXPECT_GT(found.products, 50);
+  EXPECT_TRUE(absl::StrContains(text, "ld.global.v4.u16")) << "reads elements one by one";
+  EXPECT_TRUE(absl::StrContains(text, "st.global.wb.v4.u16")) << "writes elements one by one";
+  EXPECT_FALSE(absl::StrContains(text, "ld.local")) << "keeps values in device memory";
+}
+
+TEST(CudaLibraryTest, CodecsAndCrcsComputeNoFloats) {
   const std::string text = Assembly("codec_kernels.ptx");
   ASSERT_TRUE(absl::StrContains(text, "DecodeTilesBody")) << "not the kernels";
-  EXPECT_EQ(CheckArithmetic(text), 0);
+  ASSERT_TRUE(absl::StrContains(text, "CrcBody")) << "not the kernels";
+  const Arithmetic found = CheckArithmetic(text);
+  EXPECT_EQ(found.additions, 0);
+  EXPECT_EQ(found.products, 0);
 }
 
 }  // namespace

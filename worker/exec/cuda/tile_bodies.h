@@ -126,13 +126,13 @@ EPS_HOST_DEVICE uint32_t MicroexponentOf(const uint8_t* tile, const TileLayout& 
   return tile[layout.blocks + block] >> (column ? row : col) % Codec::kBlock / 2 & 1u;
 }
 
-// Decodes one tile.
-template <class Codec>
+// Decodes one tile to floats, or to bfloat16 if Element is uint16_t.
+template <class Codec, class Element>
 struct DecodeTilesBody {
   // The arguments of a launch; `where` lists the tiles.
   struct Args {
     const uint8_t* in;
-    float* out;
+    Element* out;
     TileSegments where;
   };
   using Shared = TileBytes<Codec>;
@@ -156,8 +156,8 @@ struct DecodeTilesBody {
       const uint32_t b = BlockOf<Codec>(layout, column, row, col);
       const uint32_t code = CodeAt<Codec>(tile + layout.codes + row * layout.row_bytes, col);
       const uint32_t micro = MicroexponentOf<Codec>(tile, layout, b, column, row, col);
-      args.out[place.element + uint64_t{row} * place.stride + col] =
-          elementwise::FloatOf(Codec::Value(code, tile[b], micro));
+      elementwise::Store(elementwise::FloatOf(Codec::Value(code, tile[b], micro)),
+                         &args.out[place.element + uint64_t{row} * place.stride + col]);
     }
   }
 };

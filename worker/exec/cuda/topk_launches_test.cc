@@ -20,6 +20,10 @@ class NotingRunner final : public KernelRunner {
   std::vector<float> Decode(uint32_t, const eps_cuda_chunk&, const std::string&, size_t) override {
     return {};
   }
+  std::vector<uint16_t> DecodeBf16(uint32_t, const eps_cuda_chunk&, const std::string&,
+                                   size_t) override {
+    return {};
+  }
   std::string EncodeTopk(const eps_cuda_topk& call, const std::vector<float>& gradient,
                          std::vector<float>* residual_or_null, size_t room) override {
     const std::string bytes = runner_.EncodeTopk(call, gradient, residual_or_null, room);

@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/check.h"
 #include "base/job/layout/chunk_map.h"
+#include "compression/codecs/floats/reference.h"
 #include "compression/reference_codec.h"
 
 namespace eps {
@@ -187,8 +188,9 @@ class Checker {
   static std::string Along(Axis axis) {
     return axis == Axis::kColumn ? " along columns" : " along rows";
   }
-  static std::string BytesOf(const std::vector<float>& values) {
-    return std::string(reinterpret_cast<const char*>(values.data()), 4 * values.size());
+  template <class T>
+  static std::string BytesOf(const std::vector<T>& values) {
+    return std::string(reinterpret_cast<const char*>(values.data()), sizeof(T) * values.size());
   }
 
   void Decode(const DenseCodec& codec, const ReferenceCodec& reference, const Chunk& chunk,
@@ -200,6 +202,14 @@ class Checker {
         runner_->Decode(codec.number, kernel_chunk.get(), bytes, expected.size());
     Compare(BytesOf(got), BytesOf(expected),
             absl::StrCat(codec.name, " decodes ", what, Along(axis)));
+    std::vector<uint16_t> rounded;
+    for (const float value : expected) {
+      uint32_t bits;
+      std::memcpy(&bits, &value, sizeof(bits));
+      rounded.push_back(float_reference::RoundToBf16(bits));
+    }
+    Compare(BytesOf(runner_->DecodeBf16(codec.number, kernel_chunk.get(), bytes, rounded.size())),
+            BytesOf(rounded), absl::StrCat(codec.name, " decodes to bf16 ", what, Along(axis)));
   }
 
   void Compare(const std::string& got, const std::string& expected, const std::string& what) {

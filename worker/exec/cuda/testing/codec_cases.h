@@ -23,6 +23,9 @@ class KernelRunner {
   // Returns the n floats that eps_cuda_decode_chunk writes.
   virtual std::vector<float> Decode(uint32_t codec, const eps_cuda_chunk& chunk,
                                     const std::string& bytes, size_t n) = 0;
+  // Returns the n bfloat16s that eps_cuda_decode_chunk_bf16 writes.
+  virtual std::vector<uint16_t> DecodeBf16(uint32_t codec, const eps_cuda_chunk& chunk,
+                                           const std::string& bytes, size_t n) = 0;
   // Returns the bytes that eps_cuda_encode_topk writes, at most `room`. Updates the residual.
   virtual std::string EncodeTopk(const eps_cuda_topk& call, const std::vector<float>& gradient,
                                  std::vector<float>* residual_or_null, size_t room) = 0;
@@ -46,7 +49,7 @@ struct CaseCount {
 
 // Encodes and decodes along both axes: every bfloat16 alone and beside others, special values,
 // heavy-tailed blocks, tiles with ragged edges, many segments. Decodes arbitrary codes under every
-// scale.
+// scale. Decodes to floats and to bfloat16.
 CaseCount CheckDenseCodec(const DenseCodec& codec, KernelRunner* runner);
 // Selects from ties, zeros, NaN, denormals and more, so that every format of the index occurs; with
 // error feedback over several rounds.

@@ -32,14 +32,12 @@ class SimulatedRunner final : public KernelRunner {
 
   std::vector<float> Decode(uint32_t codec, const eps_cuda_chunk& chunk, const std::string& bytes,
                             size_t n) override {
-    ++round_;
-    GuardedBytes in(bytes.size(), Misalignment(codec), Garbage());
-    if (!bytes.empty()) std::memcpy(in.data(), bytes.data(), bytes.size());
-    std::vector<float> out(n, -77.0f);
-    grid::SimulatedGrid grid(round_);
-    EPS_CHECK(grid::LaunchDecodeChunk(codec, chunk, in.data(), out.data(), grid) == 0);
-    EPS_CHECK_MSG(in.Read(bytes.size()) == bytes, "the input has changed");
-    return out;
+    return DecodeTo(codec, chunk, bytes, std::vector<float>(n, -77.0f));
+  }
+
+  std::vector<uint16_t> DecodeBf16(uint32_t codec, const eps_cuda_chunk& chunk,
+                                   const std::string& bytes, size_t n) override {
+    return DecodeTo(codec, chunk, bytes, std::vector<uint16_t>(n, 0xa5a5));
   }
 
   std::string EncodeTopk(const eps_cuda_topk& call, const std::vector<float>& gradient,
@@ -59,6 +57,18 @@ class SimulatedRunner final : public KernelRunner {
   }
 
  private:
+  template <class Element>
+  std::vector<Element> DecodeTo(uint32_t codec, const eps_cuda_chunk& chunk,
+                                const std::string& bytes, std::vector<Element> out) {
+    ++round_;
+    GuardedBytes in(bytes.size(), Misalignment(codec), Garbage());
+    if (!bytes.empty()) std::memcpy(in.data(), bytes.data(), bytes.size());
+    grid::SimulatedGrid grid(round_);
+    EPS_CHECK(grid::LaunchDecodeChunk(codec, chunk, in.data(), out.data(), grid) == 0);
+    EPS_CHECK_MSG(in.Read(bytes.size()) == bytes, "the input has changed");
+    return out;
+  }
+
   uint8_t Garbage() const { return static_cast<uint8_t>(17 * round_ + 5); }
   // Codecs without blocks read and write whole codes.
   size_t Misalignment(uint32_t codec) const { return codec < 8 ? 4 * (round_ % 4) : round_ % 4; }

@@ -5,6 +5,9 @@
 
 #include "gtest/gtest.h"
 #include "worker/exec/cuda/codec_launches.h"
+#include "worker/exec/cuda/crc_bodies.h"
+#include "worker/exec/cuda/dropout_bodies.h"
+#include "worker/exec/cuda/loss_bodies.h"
 #include "worker/exec/cuda/testing/simulated_grid.h"
 #include "worker/exec/cuda/topk_launches.h"
 
@@ -65,6 +68,52 @@ TEST(ThreadedGridTest, TopkDoesNotDependOnConcurrency) {
     EXPECT_EQ(Topk(call, ThreadedGrid(), &residual), expected) << call.max_count;
     EXPECT_EQ(residual, expected_residual) << call.max_count;
   }
+}
+
+template <class Launcher>
+std::vector<float> Dropout(Launcher launcher) {
+  const std::vector<float> residual = Floats(4, 3001);
+  std::vector<float> x = Floats(5, 3001);
+  const eps_cuda_mask mask = {1, 2, 3, 4, 5, 0.4, 6};
+  EXPECT_EQ(
+      LaunchDropout(mask, EPS_CUDA_FP32, x.data(), residual.data(), x.size(), x.data(), launcher),
+      0);
+  std::vector<float> drawn(2002);
+  EXPECT_EQ(LaunchDropoutMask(mask, drawn.size(), drawn.data(), launcher), 0);
+  x.insert(x.end(), drawn.begin(), drawn.end());
+  return x;
+}
+
+TEST(ThreadedGridTest, DropoutDoesNotDependOnConcurrency) {
+  EXPECT_EQ(Dropout(ThreadedGrid()), Dropout(SimulatedGrid(1)));
+}
+
+template <class Launcher>
+std::vector<float> Loss(Launcher launcher) {
+  const std::vector<int32_t> labels = {3, EPS_CUDA_IGNORE_LABEL, 776};
+  std::vector<float> logits = Floats(6, labels.size() * 777);
+  std::vector<float> log_p(labels.size());
+  EXPECT_EQ(LaunchLoss(EPS_CUDA_FP32, logits.data(), labels.data(), labels.size(), 777, 0.5f,
+                       log_p.data(), launcher),
+            0);
+  logits.insert(logits.end(), log_p.begin(), log_p.end());
+  return logits;
+}
+
+TEST(ThreadedGridTest, LossDoesNotDependOnConcurrency) {
+  EXPECT_EQ(Loss(ThreadedGrid()), Loss(SimulatedGrid(1)));
+}
+
+template <class Launcher>
+std::vector<uint32_t> Crcs(Launcher launcher) {
+  const std::vector<float> values = Floats(7, 40000);
+  std::vector<uint32_t> crcs(3);
+  EXPECT_EQ(LaunchCrc32c(values.data(), 4 * values.size() - 1, crcs.data(), launcher), 0);
+  return crcs;
+}
+
+TEST(ThreadedGridTest, CrcsDoNotDependOnConcurrency) {
+  EXPECT_EQ(Crcs(ThreadedGrid()), Crcs(SimulatedGrid(1)));
 }
 
 }  // namespace
