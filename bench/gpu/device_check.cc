@@ -7,16 +7,24 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/numerics/flush_denormals.h"
+#include "base/numerics/rng.h"
 #include "base/numerics/tree_add.h"
 #include "compression/codecs/floats/reference.h"
+#include "worker/exec/cuda/dropout_bodies.h"
 #include "worker/exec/cuda/elementwise.h"
+#include "worker/exec/cuda/kernels.h"
+#include "worker/exec/cuda/loss_bodies.h"
 #include "worker/exec/cuda/testing/codec_cases.h"
+#include "worker/exec/cuda/testing/simulated_grid.h"
 #include "worker/exec/cuda_library.h"
 
 namespace eps {
@@ -128,13 +136,13 @@ class DeviceRunner final : public KernelRunner {
 
   std::vector<float> Decode(uint32_t codec, const eps_cuda_chunk& chunk, const std::string& bytes,
                             size_t n) override {
-    const size_t begin = BeginFor(codec);
-    std::vector<uint8_t> padded(begin + bytes.size());
-    std::copy(bytes.begin(), bytes.end(), padded.begin() + static_cast<ptrdiff_t>(begin));
-    OnDevice<uint8_t> encoded(padded);
-    OnDevice<float> elements(std::vector<float>(n, -77.0f));
-    Check(kernels_.decode_chunk(codec, &chunk, encoded.get() + begin, elements.get(), nullptr));
-    return elements.Read();
+    return DecodeTo(kernels_.decode_chunk, codec, chunk, bytes, std::vector<float>(n, -77.0f));
+  }
+
+  std::vector<uint16_t> DecodeBf16(uint32_t codec, const eps_cuda_chunk& chunk,
+                                   const std::string& bytes, size_t n) override {
+    return DecodeTo(kernels_.decode_chunk_bf16, codec, chunk, bytes,
+                    std::vector<uint16_t>(n, 0xa5a5));
   }
 
   std::string EncodeTopk(const eps_cuda_topk& call, const std::vector<float>& gradient,
@@ -156,6 +164,18 @@ class DeviceRunner final : public KernelRunner {
   }
 
  private:
+  template <class Decode, class Element>
+  std::vector<Element> DecodeTo(Decode decode, uint32_t codec, const eps_cuda_chunk& chunk,
+                                const std::string& bytes, const std::vector<Element>& garbage) {
+    const size_t begin = BeginFor(codec);
+    std::vector<uint8_t> padded(begin + bytes.size());
+    std::copy(bytes.begin(), bytes.end(), padded.begin() + static_cast<ptrdiff_t>(begin));
+    OnDevice<uint8_t> encoded(padded);
+    OnDevice<Element> elements(garbage);
+    Check(decode(codec, &chunk, encoded.get() + begin, elements.get(), nullptr));
+    return elements.Read();
+  }
+
   void Check(int error) { EPS_CHECK_MSG(error == 0, kernels_.error_text(error)); }
   size_t BeginFor(uint32_t codec) { return codec < 8 ? 0 : round_++ % 4; }
 
@@ -174,6 +194,102 @@ uint64_t CountCodecDifferences(const CudaKernels& kernels) {
   for (const DenseCodec& codec : DenseCodecs()) report(codec.name, CheckDenseCodec(codec, &runner));
   report("topk", CheckTopk(&runner));
   return differences;
+}
+
+// Compares bits.
+template <class T>
+uint64_t CountDifferent(const std::vector<T>& got, const std::vector<T>& expected) {
+  uint64_t different = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    different += std::memcmp(&got[i], &expected[i], sizeof(T)) != 0;
+  }
+  return different;
+}
+
+// Elements of about one: their products and sums are no NaN, whose payloads are the machine's.
+template <class Element>
+std::vector<Element> Finite(uint32_t seed, size_t n) {
+  std::vector<Element> elements(n);
+  const std::vector<float> values = Floats(seed, static_cast<uint32_t>(n / 512 + 1));
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t bits = (elementwise::BitsOf(values[i]) & 0x83ffffffu) | 0x3c000000u;
+    elementwise::Store(elementwise::FloatOf(bits), &elements[i]);
+  }
+  return elements;
+}
+
+// Dropout in place with a residual, from an element that begins no quad.
+template <class Element>
+uint64_t CountDropoutDifferences(const CudaKernels& kernels, int elements) {
+  constexpr size_t kElements = 5'000'001;
+  const eps_cuda_mask mask = {1, 2, 3, 4, 5, 0.3, 6};
+  std::vector<Element> x = Finite<Element>(6, kElements);
+  const std::vector<Element> residual = Finite<Element>(7, kElements);
+  OnDevice<Element> on_device(x), residual_on_device(residual);
+  const int error = kernels.dropout(&mask, elements, on_device.get(), residual_on_device.get(),
+                                    kElements, on_device.get(), nullptr);
+  EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+  grid::SimulatedGrid simulated(1);
+  grid::LaunchDropout(mask, elements, x.data(), residual.data(), kElements, x.data(), simulated);
+  uint64_t different = CountDifferent(on_device.Read(), x);
+
+  OnDevice<float> drawn(std::vector<float>(kElements, -1.0f));
+  const int mask_error = kernels.dropout_mask(&mask, kElements, drawn.get(), nullptr);
+  EPS_CHECK_MSG(mask_error == 0, kernels.error_text(mask_error));
+  std::vector<float> expected(mask.first + kElements);
+  FillDropoutMask({mask.seed, mask.step, mask.micro_batch, mask.stage, mask.site}, mask.p,
+                  absl::MakeSpan(expected));
+  expected.erase(expected.begin(), expected.begin() + static_cast<ptrdiff_t>(mask.first));
+  return different + CountDifferent(drawn.Read(), expected);
+}
+
+template <class Element>
+uint64_t CountLossDifferences(const CudaKernels& kernels, int elements) {
+  constexpr size_t kVocab = 50257;
+  const std::vector<int32_t> labels = {0, 50256, EPS_CUDA_IGNORE_LABEL, -1, 777, 12345};
+  std::vector<Element> logits = Finite<Element>(8, labels.size() * kVocab);
+  elementwise::Store(90.0f, &logits[100]);
+  elementwise::Store(-std::numeric_limits<float>::infinity(), &logits[kVocab + 1]);
+  elementwise::Store(std::numeric_limits<float>::infinity(), &logits[4 * kVocab + 1]);
+  std::vector<float> log_p(labels.size());
+  OnDevice<Element> on_device(logits);
+  OnDevice<int32_t> labels_on_device(labels);
+  OnDevice<float> log_p_on_device(log_p);
+  const int error = kernels.loss(elements, on_device.get(), labels_on_device.get(), labels.size(),
+                                 kVocab, 0.3f, log_p_on_device.get(), nullptr);
+  EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+  grid::SimulatedGrid simulated(1);
+  grid::LaunchLoss(elements, logits.data(), labels.data(), labels.size(), kVocab, 0.3f,
+                   log_p.data(), simulated);
+  return CountDifferent(on_device.Read(), logits) + CountDifferent(log_p_on_device.Read(), log_p);
+}
+
+uint64_t CountCrcDifferences(const CudaKernels& kernels) {
+  const std::vector<float> values = Floats(9, 300);
+  OnDevice<float> on_device(values);
+  uint64_t different = 0;
+  for (const uint64_t begin : {0, 1, 2, 3}) {
+    const uint64_t n = 4 * values.size() - 2 * begin;
+    OnDevice<uint32_t> crcs(std::vector<uint32_t>(n / EPS_CUDA_CRC_PIECE + 1));
+    const auto* const bytes = reinterpret_cast<const char*>(on_device.get()) + begin;
+    const int error = kernels.crc32c(bytes, n, crcs.get(), nullptr);
+    EPS_CHECK_MSG(error == 0, kernels.error_text(error));
+    const absl::string_view all(reinterpret_cast<const char*>(values.data()) + begin, n);
+    different += kernels.combine_crc32c(crcs.Read().data(), n) != Crc32c(all);
+  }
+  return different;
+}
+
+// Dropout, loss and CRC.
+uint64_t CountStepDifferences(const CudaKernels& kernels) {
+  const uint64_t dropouts = CountDropoutDifferences<float>(kernels, EPS_CUDA_FP32) +
+                            CountDropoutDifferences<uint16_t>(kernels, EPS_CUDA_BF16);
+  const uint64_t losses = CountLossDifferences<float>(kernels, EPS_CUDA_FP32) +
+                          CountLossDifferences<uint16_t>(kernels, EPS_CUDA_BF16);
+  const uint64_t crcs = CountCrcDifferences(kernels);
+  std::printf("dropout: %lu elements differ from the CPU's\nloss: %lu\ncrc32c: %lu\n", dropouts,
+              losses, crcs);
+  return dropouts + losses + crcs;
 }
 
 // Returns milliseconds per call of `work`, which enqueues kernels and returns their error.
@@ -244,6 +360,32 @@ void PrintCodecSpeeds(const CudaKernels& kernels) {
   std::printf("topk:0.01 of 1 Mi elements with error feedback: %.1f us\n", ms * 1e3);
 }
 
+// Prints GB/s of memory: that of dropout reads twice and writes once, that of the loss (in three
+// passes over a row) counts one read and one write, and that of CRCs one read.
+void PrintStepSpeeds(const CudaKernels& kernels) {
+  constexpr uint64_t kRows = 1024;
+  constexpr uint64_t kVocab = 50257;
+  constexpr uint64_t kElements = kRows * kVocab;
+  const eps_cuda_mask mask = {1, 2, 3, 4, 5, 0.1, 0};
+  const std::vector<uint16_t> ones(kElements, 0x3f80);
+  OnDevice<uint16_t> x(ones), y(ones);
+  OnDevice<int32_t> labels(std::vector<int32_t>(kRows, 7));
+  OnDevice<float> log_p(std::vector<float>(kRows, 0.0f));
+  OnDevice<uint32_t> crcs(std::vector<uint32_t>(2 * kElements / EPS_CUDA_CRC_PIECE + 1));
+  const double dropout = TimeOf(kernels, [&] {
+    return kernels.dropout(&mask, EPS_CUDA_BF16, x.get(), y.get(), kElements, y.get(), nullptr);
+  });
+  const double loss = TimeOf(kernels, [&] {
+    return kernels.loss(EPS_CUDA_BF16, x.get(), labels.get(), kRows, kVocab, 1.0f, log_p.get(),
+                        nullptr);
+  });
+  const double crc =
+      TimeOf(kernels, [&] { return kernels.crc32c(x.get(), 2 * kElements, crcs.get(), nullptr); });
+  const double megabytes = kElements * 2.0 / 1e6;
+  std::printf("bf16 dropout with residual: %.0f GB/s, loss: %.0f GB/s, crc32c: %.0f GB/s\n",
+              3 * megabytes / dropout, 2 * megabytes / loss, megabytes / crc);
+}
+
 int Main(int argc, char** argv) {
   if (argc != 2) {
     std::fputs("usage: device_check PATH_OF_libeps_cuda.so\n", stderr);
@@ -265,9 +407,11 @@ int Main(int argc, char** argv) {
   std::printf("tree_add: %lu sums differ from the CPU's\n", sums);
   std::printf("bf16: %lu codes or values differ from the CPU's\n", codes);
   const uint64_t results = CountCodecDifferences(*kernels);
+  const uint64_t steps = CountStepDifferences(*kernels);
   std::printf("tree_add: %.0f GB/s\n", TreeAddSpeed(*kernels));
   PrintCodecSpeeds(*kernels);
-  return sums == 0 && codes == 0 && results == 0 ? 0 : 1;
+  PrintStepSpeeds(*kernels);
+  return sums == 0 && codes == 0 && results == 0 && steps == 0 ? 0 : 1;
 }
 
 }  // namespace
