@@ -55,8 +55,8 @@ inline constexpr const char* kQueueNames[] = {
 inline bool SubjectIsStage(absl::string_view name) {
   for (const char* const other :
        {kWaitForWeightsSpan, kForwardSpan, kBackwardSpan, kWaitForMemorySpan, kWaitForWindowSpan,
-        kDeviceComputeSpan, kDeviceWeightsSpan, kDeviceDecodeSpan, kDeviceEncodeSpan, kDeviceGradientSpan,
-        kDeviceStashSpan, kDeviceUnstashSpan}) {
+        kDeviceComputeSpan, kDeviceWeightsSpan, kDeviceDecodeSpan, kDeviceEncodeSpan,
+        kDeviceGradientSpan, kDeviceStashSpan, kDeviceUnstashSpan}) {
     if (name == other) return true;
   }
   return false;

@@ -1,7 +1,7 @@
 #ifndef EPS_WORKER_CLIENT_STAGES_GRADIENT_SOURCE_H_
 #define EPS_WORKER_CLIENT_STAGES_GRADIENT_SOURCE_H_
 
-// What a worker pushes: the gradient of one stage for one part.
+// The gradient of one stage for one part, as a worker pushes it.
 
 #include <cstddef>
 #include <memory>

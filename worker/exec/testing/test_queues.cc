@@ -3,7 +3,7 @@
 #include "base/check.h"
 #include "worker/exec/cuda/codec_launches.h"
 #include "worker/exec/cuda/kernels.h"
-#include "worker/exec/cuda/simulated_grid.h"
+#include "worker/exec/cuda/testing/simulated_grid.h"
 
 namespace eps {
 
