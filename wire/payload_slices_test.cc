@@ -38,7 +38,7 @@ TEST(PayloadAssembler, AssemblesSlicesInOrder) {
     PayloadAssembler payload(6, MemoryKind::kContribution, &account);
     EXPECT_EQ(account.live_bytes(MemoryKind::kContribution), 6u);
     EXPECT_TRUE(payload.Append(0, Pieces("abc")).ok());
-    EXPECT_TRUE(payload.Append(3, {}).ok());
+    EXPECT_TRUE(payload.Append(3, Pieces("")).ok());
     EXPECT_TRUE(payload.Append(3, Pieces("def")).ok());
     EXPECT_EQ(payload.received(), payload.size());
     EXPECT_EQ(payload.Take().view(), "abcdef");
@@ -62,7 +62,7 @@ TEST(PayloadAssembler, RefusesGapsRepetitionsAndExcess) {
 
 TEST(PayloadAssembler, AnEmptyPayloadIsComplete) {
   PayloadAssembler payload(0, MemoryKind::kContribution, nullptr);
-  EXPECT_TRUE(payload.Append(0, {}).ok());
+  EXPECT_TRUE(payload.Append(0, Pieces("")).ok());
   EXPECT_TRUE(payload.Take().empty());
 }
 

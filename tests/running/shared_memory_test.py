@@ -5,6 +5,7 @@ Argument: the path of eps."""
 
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
@@ -33,9 +34,14 @@ class SharedMemoryTest(runs.RunTest):
         return runs.with_settings(train, SETTINGS, settings)
 
     def train(self, out, **settings):
-        """Trains; returns what the run said, and its outcome."""
-        said = self.eps(*self.command(out, **settings))
-        return said, self.outcome(os.path.join(TMP, out), STEPS)
+        """Trains; returns what the workers logged, and the outcome of the run."""
+        self.eps(*self.command(out, **settings))
+        return self.logged(out), self.outcome(os.path.join(TMP, out), STEPS)
+
+    def logged(self, out):
+        """Returns what all workers of a run logged."""
+        logs = sorted(pathlib.Path(TMP, out, "logs").glob("worker-*"))
+        return "".join(log.read_text(encoding="utf-8", errors="replace") for log in logs)
 
     def expected(self):
         """Returns the outcome of a run whose payloads travel in messages."""
@@ -75,9 +81,9 @@ class SharedMemoryTest(runs.RunTest):
                 os.kill(victim(process.pid)[1], signal.SIGKILL)
             code = process.wait(timeout=TIMEOUT_SECONDS)
         with open(path, encoding="utf-8") as log:
-            said = log.read()
-        self.assertEqual(code, 0, said)
-        self.assertGreater(said.count(SHARED % "weights"), 4, said)  # also after the kills
+            self.assertEqual(code, 0, log.read())
+        logged = self.logged(out)
+        self.assertGreater(logged.count(SHARED % "weights"), 4, logged)  # also after the kills
         return self.outcome(os.path.join(TMP, out), STEPS)
 
     def test_killed_servers_change_no_bit(self):
@@ -98,7 +104,9 @@ class SharedMemoryTest(runs.RunTest):
     def memory(self, address):
         """Returns {kind: live bytes} of a server."""
         for line in self.eps("status", "--servers=" + address, "--json").splitlines():
-            return {use["kind"]: use["live_bytes"] for use in json.loads(line)["memory"]}
+            memory = json.loads(line)["memory"]
+            return {kind: use["live_bytes"] for kind, use in memory.items()}
+        raise AssertionError("no status")
 
     def test_room_is_given_back(self):
         folder = os.path.join(TMP, "given-back")

@@ -116,6 +116,8 @@ void ShmServer::Accept() {
   }
   if (peers_.size() >= kMaxPeers) return;
   absl::StatusOr<Descriptor> process = ProcessOf(peer.socket.get());
+  // Another server that looks for dead sockets is gone at once.
+  if (absl::IsUnavailable(process.status())) return;
   if (!process.ok()) {
     EPS_LOG_WARN("shared memory: a connection is refused: " << process.status().message());
     return;
