@@ -224,7 +224,7 @@ class TorchRuntime final : public StageRuntime {
   absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(
       StageId stage, Step step, const StageGradient& gradient) override {
     std::unique_ptr<LeavingGradient> leaving;
-    if (departures_ == nullptr || !departures_->Encodes(step)) return leaving;
+    if (departures_ == nullptr || !departures_->Encodes(stage, step)) return leaving;
     const auto& from = static_cast<const TorchGradient&>(gradient);
     EPS_RETURN_IF_ERROR(from.status);
     EPS_RETURN_IF_ERROR(CatchTorch(

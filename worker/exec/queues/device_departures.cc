@@ -81,11 +81,12 @@ DeviceDepartures::DeviceDepartures(const JobChunks* chunks, DeviceCopies* copies
       account_(account),
       room_bytes_(LargestGradient(*chunks)) {}
 
-bool DeviceDepartures::Encodes(Step step) const {
+bool DeviceDepartures::Encodes(StageId stage, Step step) const {
   if (!copies_.queues().has_codecs()) return false;
   if (chunks_.spec().training.nonfinite == Nonfinite::kSkip) return false;
-  for (const Chunk& chunk : chunks_.map().chunks()) {
-    if (!chunk.frozen && !HasKernels(chunks_.codecs().gradient(chunk.id, step))) return false;
+  for (const ChunkId id : chunks_.map().ChunksOfStage(stage)) {
+    const bool sends = !chunks_.map().chunk(id).frozen;
+    if (sends && !HasKernels(chunks_.codecs().gradient(id, step))) return false;
   }
   return true;
 }

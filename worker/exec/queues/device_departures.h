@@ -24,12 +24,13 @@ class DeviceDepartures {
   // Borrows its arguments; `account` may be null.
   DeviceDepartures(const JobChunks* chunks, DeviceCopies* copies, MemoryAccount* account);
 
-  // Returns whether the device encodes all gradients of a step: the servers get what the device
-  // finished, so there is no error feedback, and nobody looks for values that are not finite.
-  bool Encodes(Step step) const;
+  // Returns whether the device encodes all gradients of a stage in a step: the servers get what the
+  // device finished, so there is no error feedback, and nobody looks for values that are not
+  // finite.
+  bool Encodes(StageId stage, Step step) const;
   // Enqueues the encoding and the copy of a stage's gradient, by use. The tensors may be destroyed
   // at once; frozen ones may be undefined. At most two results may exist, or gradients that came
-  // from them. REQUIRES Encodes(step).
+  // from them. REQUIRES Encodes(stage, step).
   std::unique_ptr<LeavingGradient> Start(StageId stage, Step step,
                                          const std::vector<at::Tensor>& gradient);
 

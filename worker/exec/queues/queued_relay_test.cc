@@ -5,11 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/job/layout/chunk_map.h"
+#include "base/trace/span_names.h"
+#include "base/trace/trace_log.h"
 #include "gtest/gtest.h"
 #include "worker/data/batch_source.h"
 #include "worker/exec/testing/queued_runtime.h"
@@ -80,6 +83,19 @@ TEST(QueuedRelayTest, EveryOrderGivesTheSameNumbers) {
       ASSERT_EQ(found.weights, expected.weights) << "variant " << variant << ", seed " << seed;
     }
   }
+}
+
+TEST(QueuedRelayTest, QueuesLeaveSpansInTraces) {
+  TraceRecording recording;
+  Train(SpecOf(SmallShape()), AtOnce(), QueuedOptions(), 1);
+  std::set<std::string> names;
+  for (const RecordedSpan& span : recording.Take().spans) {
+    if (span.thread > kFirstQueue) names.insert(span.name);
+  }
+  // The spans of computing are those of LibTorch's programs.
+  EXPECT_EQ(names,
+            (std::set<std::string>{kDeviceWeightsSpan, kDeviceEncodeSpan, kDeviceGradientSpan,
+                                   kDeviceStashSpan, kDeviceUnstashSpan}));
 }
 
 // A job of many stages of one size, on links of one byte a second in each direction, and what the
