@@ -305,9 +305,11 @@ void Server::Impl::ShareMemory(const ServerOptions& options) {
   shm.gradients_bytes = options.shm_gradients_bytes;
   shm.incarnation = process_.incarnation;
   shm.account = host_->environment().account;
-  shm.reserved_bytes = [this] {
+  shm.needs = [this] {
     const std::shared_ptr<JobShell> job = host_->job();
-    return job == nullptr ? 0 : job->reserved_bytes();
+    if (job == nullptr) return ShmNeeds();
+    const JobShell::Needs& needs = job->needs();
+    return ShmNeeds{needs.reserved, needs.weights, needs.gradients};
   };
   absl::StatusOr<std::unique_ptr<ShmServer>> started = ShmServer::Start(std::move(shm));
   if (!started.ok()) {

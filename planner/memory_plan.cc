@@ -19,7 +19,12 @@ namespace {
 
 constexpr double kFp32 = 4;            // bytes
 constexpr double kBf16 = 2;            // bytes
+constexpr double kPage = 4096;         // bytes
+constexpr double kHolds = 65536;       // bytes in which a worker notes weights that it has read
 constexpr double kStagesOnDevice = 2;  // the one being computed, and the next
+
+// Shared memory is given out in whole pages.
+double InPages(double bytes) { return std::ceil(bytes / kPage) * kPage; }
 
 double Elements(const Chunk& chunk) { return static_cast<double>(chunk.elements); }
 
@@ -56,8 +61,14 @@ class ServerMemory {
   // are in memory, the sums.
   double Contributions(bool sums_in_memory) const {
     return Most([=](const Shard& shard) {
-      return spec_.training.parts * (LargestSum(shard.gradients, 2) + shard.tied) +
-             (sums_in_memory ? Sums(shard) : 0);
+      return spec_.training.parts * Held(shard) + (sums_in_memory ? Sums(shard) : 0);
+    });
+  }
+  // The segments in which `workers` of this machine hand over gradients, of `most` bytes each at
+  // most.
+  double SharedGradients(double workers, double most) const {
+    return Most([=](const Shard& shard) {
+      return workers * std::min(most, InPages(spec_.training.parts * Held(shard)));
     });
   }
   // Reduced gradients, which mode sealed keeps until the decision.
@@ -87,6 +98,7 @@ class ServerMemory {
     double residuals = 0;
   };
 
+  static double Held(const Shard& shard) { return LargestSum(shard.gradients, 2) + shard.tied; }
   double Sums(const Shard& shard) const {
     return spec_.training.mode == Mode::kSealed ? kFp32 * shard.trained : 0;
   }
@@ -110,7 +122,7 @@ class ServerMemory {
     for (const StageId stage : chunk.uses) {
       const bool second = codecs_.axes(stage, chunk.id, /*backward=*/true).has_second;
       const double bits = codecs_.weights(chunk.id).traits().bits_per_element;
-      shard->weights[stage.value()] += (second ? 2 : 1) * Elements(chunk) * bits / 8;
+      shard->weights[stage.value()] += (second ? 2 : 1) * InPages(Elements(chunk) * bits / 8);
     }
   }
   double GradientBytes(const Chunk& chunk) const {
@@ -228,9 +240,14 @@ TierUse ServerTier(const ServerMemory& memory, Bytes state, const Hardware& hard
   // The sums are where their chunks are.
   Bytes contributions(memory.Contributions(/*sums_in_memory=*/false));
   if (held > Bytes(0)) contributions += held / state * Bytes(memory.Sums());
+  Bytes fetched(memory.Fetched());
+  if (hardware.one_machine && storage.shared_weights > Bytes(0)) {
+    contributions += Bytes(memory.SharedGradients(shape.workers, storage.shared_gradients.value()));
+    fetched += Bytes(each * shape.workers * kHolds);
+  }
   tier.uses.push_back(Use(MemoryKind::kContribution, contributions, /*exact=*/false,
                           Bytes(all_in_memory ? memory.Sums() : 0)));
-  tier.uses.push_back(Use(MemoryKind::kFetch, Bytes(memory.Fetched()), /*exact=*/false, Bytes(0)));
+  tier.uses.push_back(Use(MemoryKind::kFetch, fetched, /*exact=*/false, Bytes(0)));
   if (storage.residuals_at_servers && memory.Residuals() > 0) {
     const Bytes residuals(memory.Residuals());
     tier.uses.push_back(Use(MemoryKind::kResidual, residuals, /*exact=*/false, residuals));

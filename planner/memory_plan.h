@@ -61,11 +61,13 @@ LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
 
 // The storage settings of a run, which are not part of its spec.
 struct StoragePlan {
-  bool durable = false;  // cuts are written to files
-  Bytes staging;         // staging buffers of one durable server
-  Bytes state_memory;    // of one server whose state is on disks (storage.dram)
-  Bytes device_memory;   // of the emulated storage devices of one server; 0 without them
-  Bytes server_limit;    // servers.memory_limit; 0 allows all of the machine's memory
+  bool durable = false;    // cuts are written to files
+  Bytes staging;           // staging buffers of one durable server
+  Bytes state_memory;      // of one server whose state is on disks (storage.dram)
+  Bytes device_memory;     // of the emulated storage devices of one server; 0 without them
+  Bytes server_limit;      // servers.memory_limit; 0 allows all of the machine's memory
+  Bytes shared_weights;    // the most that a server shares with workers of its machine; 0: nothing
+  Bytes shared_gradients;  // the same of gradients, for each of them
   // The residuals of sparse gradients are kept at the servers (quantization.residual_home).
   bool residuals_at_servers = true;
 };

@@ -86,6 +86,32 @@ TEST(MemoryPlan, GradientsArePartialSumsOfATree) {
   }
 }
 
+// Returns the bytes of a kind on the servers of a machine with four workers.
+Bytes OnServers(const std::string& kind, const std::string& transport, const std::string& limit) {
+  const Config config = ConfigWith({{"training.clip", "none"},
+                                    {"servers", "1"},
+                                    {"worker.count", "4"},
+                                    {"training.parts", "4"},
+                                    {"worker.transport", transport},
+                                    {"servers.shm_gradients", limit}});
+  const Plan plan = *MakePlan(config, Gpt2Spec(config, 2, 64, 1), Example("two_core_box"));
+  Bytes bytes;
+  for (const MemoryUse& use : plan.tiers[0].uses) bytes += use.kind == kind ? use.bytes : Bytes();
+  return bytes;
+}
+
+TEST(MemoryPlan, SegmentsOfSharedMemoryCount) {
+  const Bytes waiting = OnServers("contribution", "grpc", "64MiB");
+  EXPECT_EQ(OnServers("contribution", "auto", "8KiB"), waiting + Bytes(4 * 8192));
+  // A segment is no larger than what the job can fill, in whole pages.
+  const Bytes all = OnServers("contribution", "shm", "1TiB") - waiting;
+  EXPECT_GE(all, 4 * waiting);
+  EXPECT_LT(all, 4 * (waiting + Bytes(4096)));
+  EXPECT_EQ(OnServers("contribution", "auto", "0"), waiting);
+  EXPECT_EQ(OnServers("fetch", "auto", "64MiB") - OnServers("fetch", "grpc", "64MiB"),
+            Bytes(4 * 65536));
+}
+
 TEST(MemoryPlan, RefusalsHaveFiguresAndKeys) {
   const Config config = ConfigWith({{"training.clip", "none"}});
   const JobSpec spec = Gpt2Spec(config, 48, 1600, 1);

@@ -180,6 +180,10 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
     storage.device_memory =
         Bytes(static_cast<double>(DevicesOf(config.storage) * config.storage.csd.dram));
   }
+  if (config.worker.transport != "grpc" && config.servers.shm_gradients > 0) {
+    storage.shared_weights = Bytes(static_cast<double>(config.servers.shm_weights));
+    storage.shared_gradients = Bytes(static_cast<double>(config.servers.shm_gradients));
+  }
   storage.server_limit = Bytes(static_cast<double>(config.servers.memory_limit));
   EPS_ASSIGN_OR_RETURN(plan.tiers, PlanMemory(spec, plan.work, hardware, plan.shape, storage));
   plan.estimate = EstimateStep(plan.work, hardware, plan.shape);

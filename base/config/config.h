@@ -212,7 +212,7 @@ struct WorkerConfig {
   int count = 1;              // --workers
   int rank = 0;
   int64_t pass_time_ms = 0;        // minimum time of a pass, for measurements; 0 disables it
-  std::string transport = "grpc";  // auto | shm | grpc
+  std::string transport = "auto";  // auto | shm | grpc
   int64_t rpc_timeout_ms = 60'000;
   int64_t join_timeout_ms = 600'000;  // for servers and a job to appear; 0 sets no limit
   bool stay = false;                  // waits for the next job after each one

@@ -318,24 +318,28 @@ class ShmWorkerImpl final : public ShmWorker {
     return absl::DataLossError(absl::StrCat("payload ", number, " is damaged"));
   }
 
-  // Sends a payload as PushQueue and ShardPusher do: checksum, copy to the segment, frame.
+  // Sends a payload as PushQueue and ShardPusher do: encode it as FP32, into the segment if that is
+  // shared, compute its checksum, and write frames.
   void Send(uint32_t number, bool shared, bool compare) {
-    Bytes payload = pattern_.Sub(size_t{number} * load_.chunk_bytes, load_.chunk_bytes);
+    const auto encode = [&](MemoryAccount* account_or_null) {
+      Buffer encoded(load_.chunk_bytes, MemoryKind::kStage, account_or_null);
+      std::memcpy(encoded.data(), pattern_.data() + size_t{number} * load_.chunk_bytes,
+                  load_.chunk_bytes);
+      return std::move(encoded).Freeze();
+    };
+    const Bytes payload = shared ? gradients_->Encode(encode) : encode(nullptr);
     v1::PushFrame frame;
     frame.set_tag(number);
     v1::PushHeader* const header = frame.mutable_header();
     header->set_bytes(payload.size());
     header->set_crc32c(Crc32c(payload.view()));
     header->mutable_key()->set_step(compare ? 1 : 0);
-    if (shared) {
-      const std::shared_ptr<uint8_t> memory = gradients_->Allocate(payload.size());
-      if (memory == nullptr) return Done(absl::ResourceExhaustedError("the segment is full"));
-      std::memcpy(memory.get(), payload.data(), payload.size());
-      payload = Bytes::Borrow({memory.get(), payload.size()}, memory);
+    if (shared && !gradients_->Find(payload, frame.mutable_range())) {
+      return Done(absl::ResourceExhaustedError("the segment is full"));
     }
     MutexLock lock(&mu_);
     sent_[number] = payload;  // until it is acknowledged
-    if (shared && gradients_->Find(payload, frame.mutable_range())) {
+    if (shared) {
       frame.set_last(true);
       return push_->Write(JoinPayload(frame, Bytes()));
     }
@@ -402,7 +406,9 @@ int ServeShmPeers(const TransportLoad& load, const std::string& folder, int out)
   options.gradients_bytes = 2 * kInFlight * load.chunk_bytes;
   options.incarnation = 1;
   options.account = &account;
-  options.reserved_bytes = [] { return uint64_t{0}; };
+  options.needs = [&options] {
+    return ShmNeeds{0, options.weights_bytes, options.gradients_bytes};
+  };
   const auto shm = ShmServer::Start(options);
   if (!shm.ok()) return 70;
   ThreadPool pool(kPoolThreads);

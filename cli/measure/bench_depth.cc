@@ -348,8 +348,9 @@ DepthBounds BoundsOf(const JobSpec& spec) {
   bounds.stash = (spec.stages.size() - 1) * t.micro_batches * t.parts * input;
   const uint64_t arrays = 1 + StateFields(spec.optimizer).size();  // 3 with AdamW: 12 bytes
   bounds.state = arrays * sizeof(float) * spec.total_elements();
-  bounds.server =
-      bounds.state + kServerAllowance + t.parts * (stages[0] + stages[1] + tied) * sizeof(float);
+  // Gradients wait at the server, and as many may be on their way in shared memory.
+  const uint64_t gradients = t.parts * (stages[0] + stages[1] + tied) * sizeof(float);
+  bounds.server = bounds.state + kServerAllowance + 2 * gradients;
   return bounds;
 }
 

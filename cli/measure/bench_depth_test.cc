@@ -50,7 +50,7 @@ TEST(BenchDepth, BoundsEqualThoseComputedByHand) {
   const DepthBounds bounds = BoundsOf(SpecOf(7, /*tied=*/true));
   EXPECT_EQ(bounds.stash, 8u * 2 * 5 * 3 * 16 * 32 * 4);  // 7 blocks and the head
   EXPECT_EQ(bounds.state, 12 * (kEmbedding + 7 * kBlock + 2 * 32));
-  EXPECT_EQ(bounds.server, bounds.state + 64 * kMebi + 5 * (2 * kBlock + kTied) * 4);
+  EXPECT_EQ(bounds.server, bounds.state + 64 * kMebi + 2 * 5 * (2 * kBlock + kTied) * 4);
 }
 
 TEST(BenchDepth, AnUntiedModelHoldsNothingForTies) {
@@ -58,7 +58,7 @@ TEST(BenchDepth, AnUntiedModelHoldsNothingForTies) {
   const DepthBounds untied = BoundsOf(SpecOf(2, false));
   EXPECT_EQ(untied.stash, tied.stash);
   EXPECT_EQ(untied.state, tied.state + 12 * 64 * 32);
-  EXPECT_EQ(untied.server - untied.state, tied.server - tied.state - 5 * 64 * 32 * 4);
+  EXPECT_EQ(untied.server - untied.state, tied.server - tied.state - 2 * 5 * 64 * 32 * 4);
 }
 
 TEST(BenchDepth, ReadsLastPeaksAndMedianTime) {

@@ -1,6 +1,7 @@
 #include "eps_server/core/shard_core.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/check.h"
@@ -14,6 +15,7 @@ namespace eps {
 namespace {
 
 constexpr uint64_t kLeaseChanges = 8;  // in a step, at most; a step has them rarely
+constexpr uint64_t kPage = 4096;       // of memory
 constexpr uint64_t kFactBytes = 512;   // of a log entry, apart from what grows with the job
 
 }  // namespace
@@ -46,10 +48,7 @@ v1::JobState ShardCore::state() const { return term_->state(); }
 uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
                                        const std::vector<ChunkId>& owned,
                                        uint64_t gradients_in_memory) {
-  const auto codecs = CodecTable::Build(spec, chunks);
-  EPS_CHECK_MSG(codecs.ok(), codecs.status().ToString());
-  const Admission::Quota quota = Admission::ComputeQuota(spec, chunks, *codecs, owned);
-  uint64_t budget = quota.per_part() * spec.training.parts;
+  uint64_t budget = GradientBudget(spec, chunks, owned);
   if (spec.training.mode != Mode::kSealed) return budget;
   const size_t arrays = 1 + StateFields(spec.optimizer).size();
   const std::vector<bool> in_memory = ChunksInMemory(chunks, owned, arrays, gradients_in_memory);
@@ -58,6 +57,35 @@ uint64_t ShardCore::ContributionBudget(const JobSpec& spec, const ChunkMap& chun
     if (in_memory[i] && !chunk.frozen) budget += chunk.elements * sizeof(float);
   }
   return budget;
+}
+
+uint64_t ShardCore::GradientBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                   const std::vector<ChunkId>& owned) {
+  const auto codecs = CodecTable::Build(spec, chunks);
+  EPS_CHECK_MSG(codecs.ok(), codecs.status().ToString());
+  const Admission::Quota quota = Admission::ComputeQuota(spec, chunks, *codecs, owned);
+  return quota.per_part() * spec.training.parts;
+}
+
+uint64_t ShardCore::FetchBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                const std::vector<ChunkId>& owned, uint32_t jit_depth) {
+  const auto codecs = CodecTable::Build(spec, chunks);
+  EPS_CHECK_MSG(codecs.ok(), codecs.status().ToString());
+  std::vector<uint64_t> stages(spec.stages.size(), 0);
+  for (const ChunkId id : owned) {
+    const Chunk& chunk = chunks.chunk(id);
+    const Codec& codec = codecs->weights(id);
+    const auto pages = [&](Axis axis) {
+      return (codec.MaxEncodedSize(chunk, axis) + kPage - 1) / kPage * kPage;
+    };
+    for (const StageId stage : chunk.uses) {
+      const WeightAxes axes = codecs->axes(stage, id, /*backward=*/true);
+      stages[stage.value()] += pages(axes.first) + (axes.has_second ? pages(axes.second) : 0);
+    }
+  }
+  std::sort(stages.rbegin(), stages.rend());
+  stages.resize(std::min<size_t>(stages.size(), size_t{jit_depth} + 3));
+  return std::accumulate(stages.begin(), stages.end(), uint64_t{0});
 }
 
 LogRoom ShardCore::LogNeeds(const JobSpec& spec, const ChunkMap& chunks,

@@ -63,6 +63,15 @@ class ShardCore {
   static uint64_t ContributionBudget(const JobSpec& spec, const ChunkMap& chunks,
                                      const std::vector<ChunkId>& owned,
                                      uint64_t gradients_in_memory);
+  // Returns how many bytes of gradients all parts together may have on their way or wait here, as
+  // ContributionBudget without sums.
+  static uint64_t GradientBudget(const JobSpec& spec, const ChunkMap& chunks,
+                                 const std::vector<ChunkId>& owned);
+  // Returns the bytes of encoded weights, in whole pages, that may be on their way to workers: of
+  // the stage that they fetch, of the stages that are prepared ahead, of the stage before, and of a
+  // dropped one that a stream still sends.
+  static uint64_t FetchBudget(const JobSpec& spec, const ChunkMap& chunks,
+                              const std::vector<ChunkId>& owned, uint32_t jit_depth);
 
   // Fills the job part of a status page. Each wait says who waits, for what, and since when.
   void FillStatus(uint64_t now_ms, v1::StatusReply* status) const;

@@ -100,7 +100,7 @@ absl::Status JobHost::CheckNotDraining() const {
 void JobHost::Install(std::shared_ptr<JobShell> job, const JobScope& scope) {
   EPS_LOG_INFO("job \"" << job->spec().name << "\" (" << absl::StrCat(absl::Hex(job->id().value()))
                         << "): shard " << job->shard() << " of " << job->servers().size() << ", "
-                        << job->reserved_bytes() << " bytes reserved");
+                        << job->needs().reserved << " bytes reserved");
   MutexLock lock(&mu_);
   job_ = std::move(job);
   scope_ = scope;
@@ -465,7 +465,7 @@ void JobHost::DoPrepare(const v1::PrepareJobRequest& request, Prepared done) {
   v1::PrepareJobReply reply;
   reply.set_job_id(existing->id().value());
   reply.set_incarnation(environment_.incarnation);
-  reply.set_reserved_bytes(existing->reserved_bytes());
+  reply.set_reserved_bytes(existing->needs().reserved);
   // After the job has taken the driver, and what earlier ones had sent before.
   existing->Run([done = std::move(done), reply] { done(reply); });
 }

@@ -146,7 +146,10 @@ absl::Status JobShell::Reserve() {
     return absl::Status(backend.status().code(), text);
   }
   backend_ = *std::move(backend);
-  reserved_bytes_ = description_bytes_ + backend_->caps().state_bytes + budget;
+  needs_.reserved = description_bytes_ + backend_->caps().state_bytes + budget;
+  needs_.gradients = ShardCore::GradientBudget(spec, chunks, part_.owned());
+  needs_.weights =
+      ShardCore::FetchBudget(spec, chunks, part_.owned(), environment_.limits.jit_depth);
   return absl::OkStatus();
 }
 

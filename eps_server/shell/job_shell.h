@@ -98,7 +98,13 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   JobId id() const { return part_.id(); }
   ShardId shard() const { return part_.shard(); }
   bool is_lead() const { return shard() == ShardId(0); }
-  uint64_t reserved_bytes() const { return reserved_bytes_; }
+  // What the job may hold in this process's memory, in bytes.
+  struct Needs {
+    uint64_t reserved = 0;   // description, state and contributions
+    uint64_t gradients = 0;  // ShardCore::GradientBudget
+    uint64_t weights = 0;    // ShardCore::FetchBudget
+  };
+  const Needs& needs() const { return needs_; }
   Executor* pool() const { return environment_.pool; }
   TimerQueue* timers() const { return environment_.timers; }
   MemoryAccount* account() const { return environment_.account; }
@@ -193,7 +199,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   const ShellEnvironment environment_;
   const uint64_t description_bytes_;  // charged by Create, for part_ and the core
   JobPart part_;                      // immutable after Create
-  uint64_t reserved_bytes_ = 0;
+  Needs needs_;                       // immutable after Create
   const TimerQueue::Clock::time_point start_ = TimerQueue::Clock::now();
 
   StreamRegistry streams_;

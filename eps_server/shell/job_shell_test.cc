@@ -1,5 +1,6 @@
 #include "eps_server/shell/job_shell.h"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <future>
@@ -7,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/job/layout/chunk_map.h"
 #include "base/testing/test_specs.h"
 #include "gtest/gtest.h"
 
@@ -291,7 +293,7 @@ TEST(JobShellMemory, ReservesStateAndContributionsTogether) {
   {
     const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
     ASSERT_TRUE(shell.ok()) << shell.status();
-    needed = (*shell)->reserved_bytes();
+    needed = (*shell)->needs().reserved;
     EXPECT_GT(needed, plenty.live_bytes()) << "contributions are not charged yet";
   }
   for (const uint64_t missing : {0, 1}) {
@@ -333,7 +335,7 @@ TEST(JobShellMemory, ReservedBytesExcludeOtherJobs) {
   };
   const auto beside = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
   ASSERT_TRUE(beside.ok()) << beside.status();
-  EXPECT_EQ((*beside)->reserved_bytes(), (*alone)->reserved_bytes());
+  EXPECT_EQ((*beside)->needs().reserved, (*alone)->needs().reserved);
 }
 
 TEST(JobShellMemory, StoredGradientsNeedNoMemory) {
@@ -354,12 +356,41 @@ TEST(JobShellMemory, StoredGradientsNeedNoMemory) {
     environment.gradients_in_memory = bytes;
     const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
     ASSERT_TRUE(shell.ok()) << shell.status();
-    reserved.push_back((*shell)->reserved_bytes());
+    reserved.push_back((*shell)->needs().reserved);
   }
   EXPECT_EQ(reserved[0] - reserved[2], gradient_bytes);
   EXPECT_LT(reserved[1], reserved[0]);
   EXPECT_GT(reserved[1], reserved[2]);
   EXPECT_LE(reserved[1] - reserved[2], gradient_bytes / 2);
+}
+
+TEST(JobShellMemory, NeedsCountWeightsOnTheirWay) {
+  const JobSpec spec = TinySyntheticSpec();
+  ThreadPool pool(1);
+  TimerQueue timers;
+  MemoryAccount account;
+  ShellEnvironment environment = ShellEnvironment::Default();
+  environment.pool = &pool;
+  environment.timers = &timers;
+  environment.account = &account;
+  // FP32 weights in whole pages, by stage.
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  std::vector<uint64_t> stages(spec.stages.size(), 0);
+  for (const Chunk& chunk : chunks.chunks()) {
+    for (const StageId use : chunk.uses) {
+      stages[use.value()] += (4 * chunk.elements + 4095) / 4096 * 4096;
+    }
+  }
+  std::sort(stages.rbegin(), stages.rend());
+  for (const uint32_t ahead : {0, 1, 100}) {
+    environment.limits.jit_depth = ahead;
+    const auto shell = JobShell::Create(spec, {"a:1"}, ShardId(0), Term(1), environment);
+    ASSERT_TRUE(shell.ok()) << shell.status();
+    const size_t most = std::min<size_t>(stages.size(), ahead + 3);
+    uint64_t expected = 0;
+    for (size_t i = 0; i < most; ++i) expected += stages[i];
+    EXPECT_EQ((*shell)->needs().weights, expected) << ahead;
+  }
 }
 
 }  // namespace

@@ -103,6 +103,19 @@ absl::StatusOr<std::shared_ptr<ShmGradients>> ShmGradients::Connect(
       new ShmGradients(std::move(joined.connection), std::move(own)));
 }
 
+ShmGradients::ShmGradients(std::unique_ptr<ShmConnection> connection,
+                           std::shared_ptr<SharedSegment> own)
+    : connection_(std::move(connection)), arena_(std::make_shared<SharedArena>(std::move(own))) {
+  account_.SetSource(MemoryKind::kStage, this);
+}
+
+Bytes ShmGradients::Encode(const std::function<Bytes(MemoryAccount*)>& encode) {
+  // What found no room in the segment is charged to the account, which must outlive it.
+  const auto kept = std::make_shared<std::pair<std::shared_ptr<ShmGradients>, Bytes>>(
+      shared_from_this(), encode(&account_));
+  return Bytes::Borrow({kept->second.data(), kept->second.size()}, kept);
+}
+
 bool ShmGradients::Find(const Bytes& payload, v1::SharedRange* range) const {
   const absl::optional<uint64_t> offset =
       arena_->segment().OffsetOf({payload.data(), payload.size()});

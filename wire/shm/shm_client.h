@@ -5,7 +5,9 @@
 // are thread-safe. Bytes keep their connection open, so the server learns that the worker reads no
 // more when the last of them are gone.
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 
@@ -13,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "base/descriptor.h"
+#include "base/memory_account.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
 #include "wire/shm/shared_arena.h"
@@ -62,23 +65,26 @@ class ShmWeights : public std::enable_shared_from_this<ShmWeights> {
 };
 
 // This worker's gradients.
-class ShmGradients {
+class ShmGradients final : public MemorySource, public std::enable_shared_from_this<ShmGradients> {
  public:
   // Connects, as ShmWeights::Connect does.
   static absl::StatusOr<std::shared_ptr<ShmGradients>> Connect(const v1::SharedMemoryOffer& offer);
 
   uint64_t session() const { return connection_->session(); }
   // Returns memory of the segment, or null if there is no room.
-  std::shared_ptr<uint8_t> Allocate(size_t size) { return arena_->Allocate(size); }
+  std::shared_ptr<uint8_t> Allocate(size_t size) override { return arena_->Allocate(size); }
+  // Calls `encode` once and returns its result. Buffers of MemoryKind::kStage that it charges to
+  // the account lie in the segment as far as there is room.
+  Bytes Encode(const std::function<Bytes(MemoryAccount*)>& encode);
   // Fills *range with the place of a payload. Returns false if it does not lie in the segment.
   bool Find(const Bytes& payload, v1::SharedRange* range) const;
 
  private:
-  ShmGradients(std::unique_ptr<ShmConnection> connection, std::shared_ptr<SharedSegment> own)
-      : connection_(std::move(connection)), arena_(std::make_shared<SharedArena>(std::move(own))) {}
+  ShmGradients(std::unique_ptr<ShmConnection> connection, std::shared_ptr<SharedSegment> own);
 
   const std::unique_ptr<ShmConnection> connection_;
   const std::shared_ptr<SharedArena> arena_;
+  MemoryAccount account_;  // the argument of Encode's function
 };
 
 }  // namespace eps

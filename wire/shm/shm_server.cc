@@ -7,6 +7,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <iterator>
 #include <random>
@@ -51,6 +52,13 @@ std::string PathOf(const Descriptor& folder) {
 }
 
 std::string SocketName(uint64_t incarnation) { return absl::StrFormat("%016x.sock", incarnation); }
+
+constexpr uint64_t kPage = 4096;
+
+// Returns the size of a segment: whole pages, at least one.
+uint64_t SegmentBytes(uint64_t needed, uint64_t most) {
+  return std::max<uint64_t>((std::min(needed, most) + kPage - 1) / kPage, 1) * kPage;
+}
 
 }  // namespace
 
@@ -165,17 +173,19 @@ bool ShmServer::Welcome(const ShmHello& hello, Peer* peer) {
 }
 
 absl::StatusOr<std::shared_ptr<ShmSession>> ShmServer::NewSession(ShmPurpose purpose) {
+  const ShmNeeds needs = options_.needs();
   MutexLock lock(&mu_);
   std::shared_ptr<SharedArena> weights;
   if (purpose == ShmPurpose::kWeights) {
-    EPS_ASSIGN_OR_RETURN(weights, Weights());
+    EPS_ASSIGN_OR_RETURN(weights, Weights(needs));
   }
-  EPS_ASSIGN_OR_RETURN(
-      std::shared_ptr<SharedSegment> own,
-      weights == nullptr
-          ? NewSegment(MemoryKind::kContribution, options_.gradients_bytes,
-                       SegmentWriters::kEveryHolder)
-          : NewSegment(MemoryKind::kScratch, kShmHoldBytes, SegmentWriters::kEveryHolder));
+  EPS_ASSIGN_OR_RETURN(std::shared_ptr<SharedSegment> own,
+                       weights == nullptr
+                           ? NewSegment(MemoryKind::kContribution,
+                                        SegmentBytes(needs.gradients, options_.gradients_bytes),
+                                        SegmentWriters::kEveryHolder, needs.reserved)
+                           : NewSegment(MemoryKind::kFetch, kShmHoldBytes,
+                                        SegmentWriters::kEveryHolder, needs.reserved));
   const uint64_t id = RandomNumber();
   auto session = std::make_shared<ShmSession>(id, std::move(own), std::move(weights));
   sessions_.emplace(id, session);
@@ -184,9 +194,10 @@ absl::StatusOr<std::shared_ptr<ShmSession>> ShmServer::NewSession(ShmPurpose pur
 
 absl::StatusOr<std::shared_ptr<SharedSegment>> ShmServer::NewSegment(MemoryKind kind,
                                                                      uint64_t bytes,
-                                                                     SegmentWriters writers) {
+                                                                     SegmentWriters writers,
+                                                                     uint64_t reserved_bytes) {
   MemoryAccount* const account = options_.account;
-  const uint64_t reserved = options_.reserved_bytes() + segment_bytes_->load();
+  const uint64_t reserved = reserved_bytes + segment_bytes_->load();
   if (bytes > account->limit_bytes() || reserved > account->limit_bytes() - bytes) {
     return absl::ResourceExhaustedError(absl::StrCat(
         "no room for a shared segment of ", bytes, " bytes: job and segments need ", reserved,
@@ -207,11 +218,12 @@ absl::StatusOr<std::shared_ptr<SharedSegment>> ShmServer::NewSegment(MemoryKind 
   return std::shared_ptr<SharedSegment>(segment->release(), end_charge);
 }
 
-absl::StatusOr<std::shared_ptr<SharedArena>> ShmServer::Weights() {
+absl::StatusOr<std::shared_ptr<SharedArena>> ShmServer::Weights(const ShmNeeds& needs) {
   if (weights_ != nullptr) return weights_;
   EPS_ASSIGN_OR_RETURN(
       std::shared_ptr<SharedSegment> segment,
-      NewSegment(MemoryKind::kFetch, options_.weights_bytes, SegmentWriters::kCreator));
+      NewSegment(MemoryKind::kFetch, SegmentBytes(needs.weights, options_.weights_bytes),
+                 SegmentWriters::kCreator, needs.reserved));
   weights_ = std::make_shared<SharedArena>(std::move(segment));
   return weights_;
 }

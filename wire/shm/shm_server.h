@@ -23,16 +23,22 @@
 
 namespace eps {
 
+// What a job on this server needs, in bytes.
+struct ShmNeeds {
+  uint64_t reserved = 0;   // of the account, whether the job has charged it or not
+  uint64_t weights = 0;    // encoded weights on their way to workers
+  uint64_t gradients = 0;  // gradients on their way from one worker
+};
+
 // How a server shares memory.
 struct ShmOptions {
   std::string folder;                // of the socket; empty: DefaultShmFolder
-  uint64_t weights_bytes = 0;        // of the segment of weights
-  uint64_t gradients_bytes = 0;      // of each worker's segment
+  uint64_t weights_bytes = 0;        // of the segment of weights, at most
+  uint64_t gradients_bytes = 0;      // of each worker's segment, at most
   uint64_t incarnation = 0;          // names the socket
   MemoryAccount* account = nullptr;  // charged with the segments; must outlive them
-  // Returns the bytes of the account that the job may use, whether it has charged them or not.
-  // Called on the server's thread.
-  std::function<uint64_t()> reserved_bytes;
+  // Returns what the job needs now; segments are no larger. Called on the server's thread.
+  std::function<ShmNeeds()> needs;
 };
 
 // Gives segments of memory to the workers of this machine and user, over a Unix socket. The segment
@@ -77,8 +83,9 @@ class ShmServer final : public MemorySource {
   absl::StatusOr<std::shared_ptr<ShmSession>> NewSession(ShmPurpose purpose) EPS_EXCLUDES(mu_);
   // Creates a segment and charges it while it exists, unless that could take memory from the job.
   absl::StatusOr<std::shared_ptr<SharedSegment>> NewSegment(MemoryKind kind, uint64_t bytes,
-                                                            SegmentWriters writers);
-  absl::StatusOr<std::shared_ptr<SharedArena>> Weights() EPS_REQUIRES(mu_);
+                                                            SegmentWriters writers,
+                                                            uint64_t reserved_bytes);
+  absl::StatusOr<std::shared_ptr<SharedArena>> Weights(const ShmNeeds& needs) EPS_REQUIRES(mu_);
   void EndSession(uint64_t session) EPS_EXCLUDES(mu_);
 
   const ShmOptions options_;

@@ -120,7 +120,7 @@ class ShmTest : public testing::Test {
     options_.gradients_bytes = kGradients;
     options_.incarnation = 7;
     options_.account = &account_;
-    options_.reserved_bytes = [this] { return reserved_; };
+    options_.needs = [this] { return needs_; };
   }
   void TearDown() override {
     if (server_ != nullptr) server_->Stop();
@@ -158,7 +158,7 @@ class ShmTest : public testing::Test {
   void RefuseAStranger();
 
   MemoryAccount account_{kLimit};
-  uint64_t reserved_ = 0;
+  ShmNeeds needs_{0, kWeights, kGradients};
   ShmOptions options_;
   std::unique_ptr<ShmServer> server_;
 };
@@ -274,8 +274,38 @@ TEST_F(ShmTest, FullSegmentsLeaveBytesToThePool) {
   EXPECT_FALSE(server_->Find((*weights)->session())->Hold(more, &range));
 }
 
+TEST_F(ShmTest, SegmentsAreNoLargerThanNeeded) {
+  needs_ = {0, kPage + 1, kPage};
+  Start();
+  const auto weights = ShmWeights::Connect(server_->offer());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  EXPECT_EQ(account_.live_bytes(), 2 * kPage + kShmHoldBytes);
+  const auto gradients = ShmGradients::Connect(server_->offer());
+  ASSERT_TRUE(gradients.ok()) << gradients.status();
+  EXPECT_EQ(account_.live_bytes(MemoryKind::kContribution), kPage);
+}
+
+TEST_F(ShmTest, GradientsAreEncodedIntoTheSegment) {
+  needs_.gradients = kPage;
+  Start();
+  const auto gradients = ShmGradients::Connect(server_->offer());
+  ASSERT_TRUE(gradients.ok()) << gradients.status();
+  const auto encode = [](MemoryAccount* account) {
+    Buffer buffer(kPage, MemoryKind::kStage, account);
+    std::memset(buffer.data(), 7, kPage);
+    return std::move(buffer).Freeze();
+  };
+  const Bytes first = (*gradients)->Encode(encode);
+  const Bytes second = (*gradients)->Encode(encode);  // there is no room
+  v1::SharedRange range;
+  EXPECT_TRUE((*gradients)->Find(first, &range));
+  EXPECT_EQ(range.bytes(), kPage);
+  EXPECT_FALSE((*gradients)->Find(second, &range));
+  EXPECT_EQ(second.view(), first.view());
+}
+
 TEST_F(ShmTest, SegmentsTakeNoMemoryFromTheJob) {
-  reserved_ = kLimit - kWeights + 1;
+  needs_.reserved = kLimit - kWeights + 1;
   Start();
   const auto refused = ShmWeights::Connect(server_->offer());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);

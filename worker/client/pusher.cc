@@ -52,6 +52,24 @@ bool IsFinite(float value) {
   return (bits & kExponent) != kExponent;
 }
 
+// Returns the parts in a row, in shared memory if that has room.
+Bytes Join(absl::Span<const Bytes> parts, ShmGradients* shared_or_null) {
+  v1::SharedRange found;
+  if (parts.size() == 1 && (shared_or_null == nullptr || shared_or_null->Find(parts[0], &found))) {
+    return parts[0];
+  }
+  size_t size = 0;
+  for (const Bytes& part : parts) size += part.size();
+  std::shared_ptr<uint8_t> memory;
+  if (shared_or_null != nullptr && size > 0) memory = shared_or_null->Allocate(size);
+  if (memory == nullptr && parts.size() == 1) return parts[0];
+  Buffer own(memory == nullptr ? size : 0);
+  uint8_t* const begin = memory == nullptr ? own.data() : memory.get();
+  uint8_t* at = begin;
+  for (const Bytes& part : parts) at = std::copy_n(part.data(), part.size(), at);
+  return memory == nullptr ? std::move(own).Freeze() : Bytes::Borrow({begin, size}, memory);
+}
+
 }  // namespace
 
 ShardPusher::ShardPusher(std::shared_ptr<ClientCore> core, const JobView* job, ShardId shard,
@@ -371,7 +389,8 @@ absl::optional<uint64_t> PushQueue::FindNonfinite(const Job& job, const Chunk& c
   return absl::nullopt;
 }
 
-Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
+Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding,
+                                MemoryAccount* account_or_null) const {
   const Chunk& chunk = *encoding->chunk;
   EncodeOptions options;
   options.rng.seed = job_->spec.training.seed;
@@ -379,6 +398,7 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   options.rng.micro_batch = job.part.value();
   options.rng.stage = static_cast<uint16_t>(job.use.value());
   options.kind = MemoryKind::kStage;
+  options.account = account_or_null;
   options.count = encoding->count;
   Buffer residual;
   if (encoding->residual_codec != nullptr) {
@@ -406,35 +426,29 @@ Bytes PushQueue::EncodeGradient(const Job& job, Encoding* encoding) const {
   return gradient;
 }
 
-Bytes PushQueue::Join(ChunkId chunk, absl::Span<const Bytes> parts) const {
-  size_t size = 0;
-  for (const Bytes& part : parts) size += part.size();
-  std::shared_ptr<ShmGradients> shared;
-  {
-    ClientLock lock(&core_->mu);
-    shared = pusher_(job_->placement[chunk.value()])->shared();
-  }
-  std::shared_ptr<uint8_t> memory;
-  if (shared != nullptr && size > 0) memory = shared->Allocate(size);
-  if (memory == nullptr && parts.size() == 1) return parts[0];
-  Buffer own(memory == nullptr ? size : 0);
-  uint8_t* const begin = memory == nullptr ? own.data() : memory.get();
-  uint8_t* at = begin;
-  for (const Bytes& part : parts) at = std::copy_n(part.data(), part.size(), at);
-  return memory == nullptr ? std::move(own).Freeze() : Bytes::Borrow({begin, size}, memory);
-}
-
 void PushQueue::Encode(const Job& job, Encoding encoding) {
   const ChunkId chunk = encoding.chunk->id;
   const TraceSpan span(kEncodeGradientSpan,
                        {job.step.value(), chunk.value() + 1, job.part.value() + 1});
   encoding.nonfinite_element = FindNonfinite(job, *encoding.chunk);
+  std::shared_ptr<ShmGradients> shared;
+  {
+    ClientLock lock(&core_->mu);
+    shared = pusher_(job_->placement[chunk.value()])->shared();
+  }
   Bytes gradient;
   if (encoding.nonfinite_element.has_value()) {
     encoding.push_residual = false;  // the servers skip the step, and keep the residual they have
   } else {
     absl::optional<Bytes> encoded = job.gradient->Encoded(*encoding.chunk);
-    gradient = encoded.has_value() ? *std::move(encoded) : EncodeGradient(job, &encoding);
+    if (encoded.has_value()) {
+      gradient = *std::move(encoded);
+    } else if (shared != nullptr && !encoding.push_residual) {  // residuals follow in the payload
+      gradient = shared->Encode(
+          [&](MemoryAccount* account) { return EncodeGradient(job, &encoding, account); });
+    } else {
+      gradient = EncodeGradient(job, &encoding, nullptr);
+    }
   }
   v1::PushHeader header;
   v1::ContributionKey* contribution = header.mutable_key();
@@ -460,7 +474,7 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
     header.set_residual_crc32c(Crc32c(encoding.residual.view()));
     parts.push_back(encoding.residual);
   }
-  Bytes payload = Join(chunk, parts);
+  Bytes payload = Join(parts, shared.get());
 
   ClientLock lock(&core_->mu);
   Release(encoding.reserved - payload.size());

@@ -13,6 +13,7 @@
 #include "absl/types/span.h"
 #include "base/bytes.h"
 #include "base/executor.h"
+#include "base/memory_account.h"
 #include "eps/v1/data.pb.h"
 #include "wire/shm/shm_client.h"
 #include "worker/client/client_core.h"
@@ -143,10 +144,9 @@ class PushQueue {
   // Returns the first element of the chunk that is NaN or infinite, with
   // training.nonfinite=skip; nullopt if there is none.
   absl::optional<uint64_t> FindNonfinite(const Job& job, const Chunk& chunk) const;
-  // Returns the encoded gradient and replaces `residual` with the elements that it omits.
-  Bytes EncodeGradient(const Job& job, Encoding* encoding) const;
-  // Returns the parts in a row, in memory that the chunk's server shares if it has room.
-  Bytes Join(ChunkId chunk, absl::Span<const Bytes> parts) const EPS_EXCLUDES(client_lock);
+  // Returns the encoded gradient, charged to the account, and replaces `residual` with the elements
+  // that it omits.
+  Bytes EncodeGradient(const Job& job, Encoding* encoding, MemoryAccount* account_or_null) const;
   void Encode(const Job& job, Encoding encoding) EPS_EXCLUDES(client_lock);
 
   const std::shared_ptr<ClientCore> core_;
