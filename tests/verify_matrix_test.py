@@ -125,6 +125,12 @@ class VerifyMatrix(unittest.TestCase):
             self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts],
                         **settings)
 
+    def test_16_bits(self):
+        self.verify(training__precision="bf16", flags=["--servers=2"])
+        self.quantized("mx6", "both_axes", "bf16", "fp8_e4m3", 0, 2, 2, training__precision="bf16")
+        self.quantized("bf16", "decode_once", "mx6", "fp32", 0, 1, 2, training__precision="cmp",
+                       model=self.untied)
+
     # The combinations below cover every pair of a weights codec family and a backward_weights, and
     # most pairs of the other settings.
     def test_weights_along_both_axes(self):

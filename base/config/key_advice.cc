@@ -17,11 +17,9 @@ constexpr char kBatch[] =
     "use training.micro_batch_size; a step trains on micro_batch_size * micro_batches * parts "
     "samples";
 constexpr char kBf16[] =
-    "use training.precision=bf16, for a model that was exported with --dtype=bfloat16; "
-    "quantization.weights=bf16 halves the bytes of the weights on the wire";
+    "use training.precision=bf16; quantization.weights=bf16 halves the bytes of the weights on the wire";
 constexpr char kFp16[] =
-    "use training.precision=cmp (float16 with a loss scale), for a model that was exported with "
-    "--dtype=float16; bf16 needs no loss scale";
+    "use training.precision=cmp (float16 with a loss scale); bf16 needs no loss scale";
 constexpr char kEpochs[] = "use training.epochs";
 constexpr char kReports[] =
     "use metrics.tensorboard or metrics.wandb; metrics.jsonl in the output folder has every step";

@@ -122,14 +122,13 @@ ElementType ElementTypeOf(Precision precision) {
 
 absl::Status CheckPrecision(Precision precision, const ModelSpec& model) {
   constexpr char kKey[] = "training.precision";
-  const ElementType wanted = ElementTypeOf(precision);
+  if (model.type == ModelType::kGpt2) return absl::OkStatus();
   if (model.type != ModelType::kProgram) {
     if (precision == Precision::kFp32) return absl::OkStatus();
-    return Refuse(kKey, NameOf(precision), " needs a model program, and the model of type ",
-                  NameOf(model.type),
-                  " computes in fp32; export the model with `eps model export FOLDER --dtype=",
-                  NameOf(wanted), "`, or set training.precision=fp32");
+    return Refuse(kKey, "is ", NameOf(precision), ", but a model of type ", NameOf(model.type),
+                  " computes in fp32; set training.precision=fp32");
   }
+  const ElementType wanted = ElementTypeOf(precision);
   if (model.program->type == wanted) return absl::OkStatus();
   for (const Precision other : {Precision::kFp32, Precision::kBf16, Precision::kCmp}) {
     if (ElementTypeOf(other) != model.program->type) continue;

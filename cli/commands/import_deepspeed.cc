@@ -46,8 +46,8 @@ constexpr Reason kReasons[] = {
     {"zero_allow_untested_optimizer", kMemory},
     {"zero_force_ds_cpu_optimizer", kMemory},
     {"bf16",
-     "not translated: training.precision=bf16 computes so, for a model that was exported with "
-     "--dtype=bfloat16; quantization.weights and quantization.gradients choose bf16 for the wire"},
+     "not translated: training.precision=bf16 computes so; quantization.weights and "
+     "quantization.gradients choose bf16 for the wire"},
     {"bfloat16", "as bf16"},
     {"fp16", "not translated: training.precision=cmp (float16) has a loss scale of its own"},
     {"amp", "not supported: training.precision has fp32, bf16 and cmp"},

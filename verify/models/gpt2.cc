@@ -23,6 +23,7 @@
 #include "ATen/ops/softmax.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/legality.h"
 #include "base/status_macros.h"
 #include "compression/reference_codec.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -30,6 +31,7 @@
 #include "verify/models/reference_parts.h"
 #include "verify/reference_models.h"
 #include "worker/exec/torch_guard.h"
+#include "worker/models/program_ops.h"
 
 namespace eps {
 namespace {
@@ -56,24 +58,29 @@ enum BlockUse {
 };
 enum HeadUse { kFinalWeight, kFinalBias, kOutputMatrix };
 
-// y = x W + bias, with the derivative by x computed with a second matrix: dx = dy W'^T.
+// y = x W + bias in the type of x, with the derivative by x computed with a second matrix: dx = dy
+// W'^T. The other derivatives are FP32, as `bias` and `weight`.
 class LinearOfTwo : public torch::autograd::Function<LinearOfTwo> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& bias,
                         const Tensor& x, const Tensor& weight, const Tensor& for_dx) {
-    context->save_for_backward({x, for_dx});
-    return at::addmm(bias, x, weight);
+    const at::ScalarType type = x.scalar_type();
+    context->save_for_backward({x, for_dx.to(type)});
+    return at::addmm(bias.to(type), x, weight.to(type));
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& grads) {
     const torch::autograd::variable_list saved = context->get_saved_variables();
     const Tensor& dy = grads[0];
-    return {dy.sum(0), at::mm(dy, saved[1].t()), at::mm(saved[0].t(), dy), Tensor()};
+    const Tensor wide = dy.to(at::kFloat);
+    return {wide.sum(0), at::mm(dy, saved[1].t()), at::mm(saved[0].to(at::kFloat).t(), wide),
+            Tensor()};
   }
 };
 
 // GPT-2 from the tokens to the last layer norm. Every operation runs in the order that
-// worker/models/gpt2.cc lists.
+// worker/models/gpt2.cc lists. The leaves are FP32 with the values of the type in which the job
+// computes; autograd converts where that type and FP32 meet.
 class ReferenceGpt2 final : public ReferenceModel {
  public:
   // `stash` is null if activations are not rounded.
@@ -81,16 +88,19 @@ class ReferenceGpt2 final : public ReferenceModel {
                 std::unique_ptr<ReferenceCodec> stash)
       : spec_(spec),
         config_(spec.model.gpt2),
+        type_(ScalarTypeOf(ElementTypeOf(spec.training.precision))),
         mask_stage_shift_(mask_stage_shift),
         stash_(std::move(stash)) {}
 
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
-                                       const MicroBatch& batch, int /*loss_scale_log2*/) override {
+                                       const MicroBatch& batch, int loss_scale_log2) override {
     MicroBatchResult result;
     EPS_RETURN_IF_ERROR(CatchTorch(
-        absl::StrCat("reference, step ", batch.step.value(), ", micro-batch ", batch.index),
-        [&] { result = RunOrThrow(weights, for_input_gradient, batch); }));
+        absl::StrCat("reference, step ", batch.step.value(), ", micro-batch ", batch.index), [&] {
+          result =
+              RunOrThrow(weights, for_input_gradient, batch, std::ldexp(1.0, -loss_scale_log2));
+        }));
     return result;
   }
 
@@ -98,7 +108,7 @@ class ReferenceGpt2 final : public ReferenceModel {
   using Leaves = std::vector<std::vector<Tensor>>;  // by stage and use
 
   MicroBatchResult RunOrThrow(const StageInputs& weights, const StageInputs& for_input_gradient,
-                              const MicroBatch& batch) const {
+                              const MicroBatch& batch, double scale) const {
     const at::AutoGradMode with_grad(true);
     const Leaves leaves = MakeLeaves(weights);
     const Leaves others = OtherCopies(weights, for_input_gradient);
@@ -111,11 +121,12 @@ class ReferenceGpt2 final : public ReferenceModel {
         Norm(x, leaves[head][kFinalWeight], leaves[head][kFinalBias]).view({-1, config_.n_embd});
 
     MicroBatchResult result;
-    Tensor dh = at::empty(h.sizes());
-    const Tensor output = leaves[head][kOutputMatrix].detach();
-    const Tensor& other = others[head][kOutputMatrix];
+    Tensor dh = at::empty(h.sizes(), h.options().requires_grad(false));
+    const Tensor output = leaves[head][kOutputMatrix].detach().to(type_);
+    const Tensor other = others[head][kOutputMatrix];
     const Tensor doutput =
-        LossBlocks(h.detach(), output, other.defined() ? other : output, batch, dh, &result.loss);
+        LossBlocks(h.detach(), output, other.defined() ? other.to(type_) : output, batch, scale, dh,
+                   &result.loss);
     std::vector<Tensor> inputs;
     for (const auto& stage : leaves) inputs.insert(inputs.end(), stage.begin(), stage.end());
     inputs.pop_back();  // the output matrix, whose gradient LossBlocks returned
@@ -156,7 +167,7 @@ class ReferenceGpt2 final : public ReferenceModel {
     if (tensor.rank == 1) shape.erase(shape.begin());
     const Tensor borrowed =
         at::from_blob(const_cast<float*>(values), shape, at::TensorOptions().dtype(at::kFloat));
-    return borrowed.clone();
+    return borrowed.to(type_).to(at::kFloat, /*non_blocking=*/false, /*copy=*/true);
   }
 
   Tensor Stashed(const Tensor& x) const {
@@ -164,10 +175,11 @@ class ReferenceGpt2 final : public ReferenceModel {
   }
 
   // x W + b, where `weight` and `bias` are indices of uses; `others` is from OtherCopies.
-  static Tensor Linear(const Tensor& x, const std::vector<Tensor>& w,
-                       const std::vector<Tensor>& others, BlockUse weight, BlockUse bias) {
-    if (!others[weight].defined()) return at::addmm(w[bias], x, w[weight]);
-    return LinearOfTwo::apply(w[bias], x, w[weight], others[weight]);
+  Tensor Linear(const Tensor& x, const std::vector<Tensor>& w, const std::vector<Tensor>& others,
+                BlockUse weight, BlockUse bias) const {
+    const bool two = others[weight].defined();
+    if (!two && type_ == at::kFloat) return at::addmm(w[bias], x, w[weight]);
+    return LinearOfTwo::apply(w[bias], x, w[weight], two ? others[weight] : w[weight].detach());
   }
 
   static UseGradients ByUse(const Leaves& leaves, const std::vector<Tensor>& grads) {
@@ -194,20 +206,23 @@ class ReferenceGpt2 final : public ReferenceModel {
   Tensor Dropout(const MicroBatch& batch, size_t stage, Site site, double p,
                  const Tensor& x) const {
     if (p == 0) return x;
-    return x * ReferenceMask(spec_, batch, stage + mask_stage_shift_, site, p, x.sizes());
+    const Tensor mask = ReferenceMask(spec_, batch, stage + mask_stage_shift_, site, p, x.sizes());
+    return (x * mask).to(x.scalar_type());
   }
 
   Tensor Norm(const Tensor& x, const Tensor& weight, const Tensor& bias) const {
-    return at::layer_norm(x, {config_.n_embd}, weight, bias, config_.layer_norm_epsilon);
+    return at::layer_norm(x.to(at::kFloat), {config_.n_embd}, weight, bias,
+                          config_.layer_norm_epsilon)
+        .to(type_);
   }
 
   Tensor Embed(const std::vector<Tensor>& w, const MicroBatch& batch) const {
     const Tensor tokens = Ids(batch.tokens).view({batch.samples, batch.seq_len});
     const Tensor places =
         batch.positions.empty()
-            ? w[1].narrow(0, 0, batch.seq_len)
+            ? w[1].narrow(0, 0, batch.seq_len).expand({batch.samples, -1, -1})
             : at::embedding(w[1], Ids(batch.positions).view({batch.samples, batch.seq_len}));
-    const Tensor y = at::embedding(w[0], tokens) + places;
+    const Tensor y = at::embedding(w[0], tokens).to(type_) + places.to(type_);
     return Dropout(batch, 0, kEmbeddingOrAttention, config_.embd_pdrop, y);
   }
 
@@ -261,12 +276,12 @@ class ReferenceGpt2 final : public ReferenceModel {
       out = at::scaled_dot_product_attention(thirds[0], thirds[1], thirds[2], /*attn_mask=*/{},
                                              /*dropout_p=*/0.0, /*is_causal=*/true);
     } else {
-      const Tensor scores = at::matmul(thirds[0], thirds[1].transpose(-2, -1)) *
+      const Tensor scores = at::matmul(thirds[0], thirds[1].transpose(-2, -1)).to(at::kFloat) *
                             (1.0 / std::sqrt(static_cast<double>(head_width)));
       const Tensor probabilities =
           at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
       out = at::matmul(
-          Dropout(batch, stage, kEmbeddingOrAttention, config_.attn_pdrop, probabilities),
+          Dropout(batch, stage, kEmbeddingOrAttention, config_.attn_pdrop, probabilities).to(type_),
           thirds[2]);
     }
     return out.transpose(1, 2).reshape({samples * seq, config_.n_embd});
@@ -275,9 +290,9 @@ class ReferenceGpt2 final : public ReferenceModel {
   // Computes the loss and its gradient in blocks of training.loss_block_tokens rows of `h`. The
   // blocks matter for the bits: the gradient of the output matrix is accumulated block by block
   // into one product, which rounds differently from a sum of products. Fills `dh`, computed with
-  // the output matrix `for_dh`, and returns the gradient of the output matrix.
+  // the output matrix `for_dh`, and returns the gradient of the output matrix, all times `scale`.
   Tensor LossBlocks(const Tensor& h, const Tensor& output, const Tensor& for_dh,
-                    const MicroBatch& batch, Tensor dh, LossSum* loss) const {
+                    const MicroBatch& batch, double scale, Tensor dh, LossSum* loss) const {
     const Tensor labels = Ids(batch.labels);
     const int64_t block = spec_.training.loss_block_tokens;
     Tensor doutput;
@@ -285,18 +300,19 @@ class ReferenceGpt2 final : public ReferenceModel {
       const int64_t rows = std::min(block, h.size(0) - first);
       const Tensor part = h.narrow(0, first, rows);
       const Tensor target = labels.narrow(0, first, rows);
-      const Tensor scores = at::mm(part, output.t()).requires_grad_(true);
+      const Tensor scores = at::mm(part, output.t()).to(at::kFloat).requires_grad_(true);
       const double smoothing = spec_.training.label_smoothing;
       const Tensor each =
           at::cross_entropy_loss(scores, target, {}, at::Reduction::None, kIgnoreLabel, smoothing);
       AddLosses(each.detach(), target, loss);
       const Tensor total =
           at::cross_entropy_loss(scores, target, {}, at::Reduction::Sum, kIgnoreLabel, smoothing);
-      const Tensor dscores = torch::autograd::grad({total}, {scores})[0];
+      const Tensor dscores = torch::autograd::grad({total.mul(scale)}, {scores})[0].to(type_);
+      const Tensor transposed = dscores.to(at::kFloat).t();
       if (first == 0) {
-        doutput = at::mm(dscores.t(), part);
+        doutput = at::mm(transposed, part.to(at::kFloat));
       } else {
-        doutput.addmm_(dscores.t(), part);
+        doutput.addmm_(transposed, part.to(at::kFloat));
       }
       dh.narrow(0, first, rows).copy_(at::mm(dscores, for_dh));
     }
@@ -305,6 +321,7 @@ class ReferenceGpt2 final : public ReferenceModel {
 
   const JobSpec& spec_;
   const Gpt2Config& config_;
+  const at::ScalarType type_;  // in which the job computes
   const uint16_t mask_stage_shift_;
   const std::unique_ptr<ReferenceCodec> stash_;
 };

@@ -2,8 +2,12 @@
 // order of operations defines the bits of the result; a reference that follows it gets the same
 // bits. B samples of T tokens, N = B * T rows, d = n_embd, mask(s) = FillDropoutMask of site s with
 // key (seed, step, micro-batch, stage), 0-based stage; a probability of 0 skips the multiplication.
-// Everything is FP32 with denormals flushed. mm/addmm/layer_norm/gelu/sum are LibTorch's functions.
-// W' is W, or its copy along the other axis if there is one (docs/quantization.md).
+// Denormals are flushed. mm/addmm/layer_norm/gelu/sum are LibTorch's functions. W' is W, or its
+// copy along the other axis if there is one (docs/quantization.md).
+//
+// With training.precision bf16 or cmp, weights, activations and their gradients have 16 bits. FP32
+// are: layer norms, whose results are rounded; softmax with dropout; products with masks, rounded
+// after; sums over rows; the loss; and the gradients of weights, which no micro-batch rounds.
 //
 // embedding   y = wte[token] + wpe[position]; y = y * mask(0)                           [B, T, d]
 //   backward  dy = dy * mask(0); dwte = embedding_dense_backward(dy);
@@ -26,7 +30,8 @@
 // head        h = layer_norm(x) for all N rows; then for each block of loss_block_tokens rows, in
 //             order: l = log_softmax(mm(h, W^T)); loss = sum of -l[label] in double, row by row;
 //             dl = log_softmax's derivative of -2^-k at the label (0 in rows without a label);
-//             dW = mm(dl^T, h) for the first block, addmm_(dl^T, h) into it for the others;
+//             dW = mm(dl^T, h) for the first block, addmm_(dl^T, h) into it for the others (of
+//             16-bit values on a device, the sum of the products);
 //             dh = mm(dl, W'); last, layer norm's derivative for all N rows
 
 #include <cmath>
@@ -57,11 +62,13 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/legality.h"
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
 #include "worker/models/loss_head.h"
 #include "worker/models/model_stages.h"
+#include "worker/models/program_ops.h"
 #include "worker/models/stage_inputs.h"
 
 namespace eps {
@@ -92,8 +99,11 @@ class Gpt2Stage : public TorchStage {
   Gpt2Stage(const JobSpec& spec, StageId stage)
       : spec_(spec),
         stage_(stage),
+        type_(ScalarTypeOf(ElementTypeOf(spec.training.precision))),
         eps_(spec.model.gpt2.layer_norm_epsilon),
         width_(spec.model.gpt2.n_embd) {}
+
+  at::ScalarType type() const override { return type_; }
 
  protected:
   const Gpt2Config& config() const { return spec_.model.gpt2; }
@@ -114,14 +124,18 @@ class Gpt2Stage : public TorchStage {
   }
   // Returns the same product in memory of its own; `x` itself if nothing is dropped.
   Tensor Dropped(const MicroBatch& batch, uint16_t site, double p, const Tensor& x) const {
-    return p > 0 ? x.mul(Mask(batch, site, p, x.sizes(), x)) : x;
+    return p > 0 ? x.mul(Mask(batch, site, p, x.sizes(), x)).to(x.scalar_type()) : x;
   }
 
   const JobSpec& spec_;
   const StageId stage_;
+  const at::ScalarType type_;  // of weights and activations
   const double eps_;
   const int64_t width_;
 };
+
+// Returns `x` as FP32; the same tensor if it is.
+Tensor Wide(const Tensor& x) { return x.to(at::kFloat); }
 
 // A layer norm's output and what its derivative needs.
 struct Norm {
@@ -131,24 +145,33 @@ struct Norm {
 Norm LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) {
   Norm norm;
   std::tie(norm.y, norm.mean, norm.rstd) =
-      at::native_layer_norm(x, {x.size(-1)}, weight, bias, eps);
+      at::native_layer_norm(Wide(x), {x.size(-1)}, Wide(weight), Wide(bias), eps);
+  norm.y = norm.y.to(x.scalar_type());
   return norm;
 }
 
 // Returns dx; fills the gradients of weight and bias.
 Tensor LayerNormBackward(const Tensor& dy, const Tensor& x, const Norm& norm, const Tensor& weight,
                          const Tensor& bias, Tensor* dweight, Tensor* dbias) {
-  auto [dx, dw, db] = at::native_layer_norm_backward(dy, x, {x.size(-1)}, norm.mean, norm.rstd,
-                                                     weight, bias, {true, true, true});
+  auto [dx, dw, db] =
+      at::native_layer_norm_backward(Wide(dy), Wide(x), {x.size(-1)}, norm.mean, norm.rstd,
+                                     Wide(weight), Wide(bias), {true, true, true});
   *dweight = std::move(dw);
   *dbias = std::move(db);
-  return dx;
+  return dx.to(x.scalar_type());
+}
+
+// Returns a b as FP32. A device multiplies 16-bit factors with FP32 sums; a CPU has no such
+// product.
+Tensor WideProduct(const Tensor& a, const Tensor& b) {
+  if (a.scalar_type() == at::kFloat) return at::mm(a, b);
+  return a.is_cuda() ? at::mm(a, b, at::kFloat) : at::mm(Wide(a), Wide(b));
 }
 
 // Computes the gradients of W and b in y = x W + b.
 void LinearBackward(const Tensor& dy, const Tensor& x, Tensor* dweight, Tensor* dbias) {
-  *dbias = dy.sum(0);
-  *dweight = at::mm(x.t(), dy);
+  *dbias = dy.sum({0}, /*keepdim=*/false, at::kFloat);
+  *dweight = WideProduct(x.t(), dy);
 }
 
 // Token and position embeddings.
@@ -176,7 +199,7 @@ class EmbeddingStage final : public Gpt2Stage {
   TorchBackward Backward(const StageTensors& weights, const StageTensors& /*for_input_gradient*/,
                          const MicroBatch& batch, const Tensor& /*in*/, const Tensor& grad_out,
                          int /*loss_scale_log2*/) const override {
-    const Tensor dy = Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out);
+    const Tensor dy = Wide(Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out));
     TorchBackward out;
     out.gradient.resize(weights.size());
     out.gradient[wte_] = LookupBackward(dy, batch.tokens, batch, weights[wte_]);
@@ -293,14 +316,14 @@ class BlockStage final : public Gpt2Stage {
                                                                /*is_causal=*/true);
     }
     const double scale = 1.0 / std::sqrt(static_cast<double>(width_ / heads_));
-    const Tensor scores = at::matmul(qkv[0], qkv[1].transpose(2, 3)).mul(scale);
+    const Tensor scores = Wide(at::matmul(qkv[0], qkv[1].transpose(2, 3))).mul(scale);
     const Tensor hidden =
         seen.defined()
             ? seen.logical_not()
             : at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
     const Tensor weights =
         at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
-    return at::matmul(Dropped(batch, kAttentionSite, p, weights), qkv[2]);
+    return at::matmul(Dropped(batch, kAttentionSite, p, weights).to(type_), qkv[2]);
   }
 
   // Returns x + the projection of the attention's output.
@@ -361,7 +384,7 @@ class HeadStage final : public Gpt2Stage {
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
     const int64_t rows = x.size(0);
     const int64_t block = spec_.training.loss_block_tokens;
-    out.label_log_p = at::empty({rows}, x.options());
+    out.label_log_p = at::empty({rows}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += block) {
       LossBlock(w[lm_weight_], for_input_gradient[lm_weight_], norm.y, labels, first,
                 std::min(block, rows - first), std::ldexp(1.0, -loss_scale_log2), dh, &out);
@@ -378,17 +401,17 @@ class HeadStage final : public Gpt2Stage {
     const Tensor h = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_).y;
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
     const int64_t block = spec_.training.loss_block_tokens;
-    const Tensor label_log_p = at::empty({x.size(0)}, x.options());
+    const Tensor label_log_p = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < x.size(0); first += block) {
       const int64_t count = std::min(block, x.size(0) - first);
-      WriteLabelLogP(at::mm(h.narrow(0, first, count), w[lm_weight_].t()),
+      WriteLabelLogP(Wide(at::mm(h.narrow(0, first, count), w[lm_weight_].t())),
                      labels.narrow(0, first, count), label_log_p.narrow(0, first, count));
     }
     return label_log_p;
   }
 
   Tensor Logits(const StageTensors& w, const Tensor& in) const override {
-    return at::mm(LayerNorm(in, w[ln_weight_], w[ln_bias_], eps_).y, w[lm_weight_].t());
+    return Wide(at::mm(LayerNorm(in, w[ln_weight_], w[ln_bias_], eps_).y, w[lm_weight_].t()));
   }
 
  private:
@@ -399,13 +422,16 @@ class HeadStage final : public Gpt2Stage {
                  const Tensor& dh, TorchBackward* out) const {
     const Tensor h = h_all.narrow(0, first, count);
     const Tensor scores =
-        LabelLogPGradient(at::mm(h, weight.t()), labels_all.narrow(0, first, count), scale,
-                          spec_.training.label_smoothing, out->label_log_p.narrow(0, first, count));
+        LabelLogPGradient(Wide(at::mm(h, weight.t())), labels_all.narrow(0, first, count), scale,
+                          spec_.training.label_smoothing, out->label_log_p.narrow(0, first, count))
+            .to(type_);
     Tensor& dweight = out->gradient[lm_weight_];
-    if (dweight.defined()) {
-      dweight.addmm_(scores.t(), h);
+    if (!dweight.defined()) {
+      dweight = WideProduct(scores.t(), h);
+    } else if (type_ != at::kFloat && scores.is_cuda()) {
+      dweight.add_(WideProduct(scores.t(), h));
     } else {
-      dweight = at::mm(scores.t(), h);
+      dweight.addmm_(Wide(scores.t()), Wide(h));
     }
     Tensor dh_block = dh.narrow(0, first, count);
     at::mm_out(dh_block, scores, for_input_gradient);

@@ -26,9 +26,11 @@
 #include "ATen/ops/softmax.h"
 #include "ATen/ops/tensor.h"
 #include "absl/strings/str_cat.h"
+#include "base/job/keys.h"
 #include "base/job/layout/model_layout.h"
 #include "base/numerics/reduction_tree.h"
 #include "base/numerics/rng.h"
+#include "c10/util/BFloat16.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_runtime.h"
@@ -374,6 +376,52 @@ TEST_P(Gpt2Test, GivesTheBitsOfOneAutogradGraph) {
   }
   EXPECT_EQ(account.live_bytes(), 0u);
   EXPECT_GT(account.peak_bytes(MemoryKind::kStash), 0u);
+}
+
+// Returns ||found - expected|| / ||expected||.
+double RelativeError(const std::vector<float>& found, const std::vector<float>& expected) {
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    const double e = expected[i];
+    error += (found[i] - e) * (found[i] - e);
+    norm += e * e;
+  }
+  return std::sqrt(error / norm);
+}
+
+bool IsBf16(float value) {
+  uint32_t bits;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return (bits & 0xffff) == 0;
+}
+
+// The step in 16 bits stays near the FP32 step of the same weights. The gradient of a matrix is not
+// rounded to 16 bits.
+TEST_P(Gpt2Test, StaysNearFp32In16Bits) {
+  const Case& c = GetParam();
+  JobSpec spec = MakeSpec(c);
+  auto weights = MakeWeights(spec);
+  for (std::vector<float>& values : weights) {
+    for (float& v : values) v = static_cast<float>(static_cast<at::BFloat16>(v));
+  }
+  const StepResult expected = RunReference(c, spec, weights);
+  for (const Precision precision : {Precision::kBf16, Precision::kCmp}) {
+    spec.training.precision = precision;
+    const double bound = precision == Precision::kBf16 ? 0.03 : 0.004;
+    auto runtime = NewTorchRuntime(spec, NewModelStage, RuntimeOptions{"cpu", "host", 2}, nullptr);
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    const StepResult got = RunStages(c, spec, weights, runtime->get(), /*descending=*/true);
+    EXPECT_NEAR(got.loss.sum, expected.loss.sum, bound / 10 * expected.loss.sum);
+    for (size_t s = 0; s < spec.stages.size(); ++s) {
+      for (size_t use = 0; use < spec.stages[s].uses.size(); ++use) {
+        EXPECT_LT(RelativeError(got.gradient[s][use], expected.gradient[s][use]), bound)
+            << "gradient of " << spec.tensors[spec.stages[s].uses[use].tensor.value()].name
+            << " by stage " << spec.stages[s].name << " in " << NameOf(precision);
+      }
+    }
+    const std::vector<float>& matrix = got.gradient[1][2];
+    EXPECT_FALSE(std::all_of(matrix.begin(), matrix.end(), IsBf16));
+  }
 }
 
 const Case kCases[] = {
