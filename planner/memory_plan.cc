@@ -21,6 +21,7 @@ constexpr double kFp32 = 4;            // bytes
 constexpr double kBf16 = 2;            // bytes
 constexpr double kPage = 4096;         // bytes
 constexpr double kHolds = 65536;       // bytes in which a worker notes weights that it has read
+constexpr double kUsedOfDevice = 0.9;  // by worker.device_memory=0
 constexpr double kStagesOnDevice = 2;  // the one being computed, and the next
 
 // Shared memory is given out in whole pages.
@@ -274,7 +275,7 @@ TierUse DiskTier(Bytes state, Bytes sums, const Hardware& hardware) {
 }
 
 TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& hardware,
-                   const RunShape& shape) {
+                   const RunShape& shape, const StoragePlan& storage) {
   const WorkerKind& worker = SmallestWorker(hardware);
   const double each = WorkersEach(hardware, shape);
   TierUse tier;
@@ -286,12 +287,16 @@ TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& har
   const Bytes stages(kFp32 *
                      ((1 + shape.prefetch) * largest.weights + gradients * largest.gradient));
   tier.uses.push_back(Use(MemoryKind::kStage, each * stages, /*exact=*/false, Bytes(0)));
-  if (!shape.stash_on_device) {
-    tier.uses.push_back(Use(MemoryKind::kStash, each * stash, /*exact=*/true, each * stash));
+  Bytes on_host = (1 - shape.stash_on_device) * stash;
+  const bool in_file = storage.stash_host > Bytes(0) && storage.stash_host < on_host;
+  if (in_file) on_host = storage.stash_host;
+  if (on_host > Bytes(0)) {
+    tier.uses.push_back(Use(MemoryKind::kStash, each * on_host, /*exact=*/!in_file,
+                            in_file ? Bytes(0) : each * on_host));
   }
   tier.remedy =
-      "fewer micro-batches (training.micro_batches), a smaller stash (worker.stash_codec), or more "
-      "workers (worker.count)";
+      "fewer micro-batches (training.micro_batches), a smaller stash (worker.stash_codec), a stash "
+      "on disk (worker.stash_path, worker.stash_host), or more workers (worker.count)";
   return tier;
 }
 
@@ -312,13 +317,22 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
   tier.uses.push_back(
       {"gradients", Bytes(gradients * kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
   tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});
-  if (shape.stash_on_device) {
-    tier.uses.push_back(Use(MemoryKind::kStash, stash, /*exact=*/true, stash));
+  const Bytes on_device = shape.stash_on_device * stash;
+  if (on_device > Bytes(0)) {
+    tier.uses.push_back(Use(MemoryKind::kStash, on_device, /*exact=*/true, on_device));
   }
   tier.remedy =
       "smaller micro-batches (training.micro_batch_size), shorter sequences (training.seq_len), or "
       "worker.stash=host";
   return tier;
+}
+
+Bytes StashOfWorker(const Workload& work, const RunShape& shape) {
+  Bytes stash;
+  for (const StageWork& stage : work.stages) {
+    stash += std::ceil(static_cast<double>(work.parts) / shape.workers) * stage.stash;
+  }
+  return stash;
 }
 
 }  // namespace
@@ -390,12 +404,9 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   if (storage.durable) {
     tiers.push_back(DiskTier(state, Bytes(shape.state_on_disk ? memory.Sums() : 0), hardware));
   }
-  Bytes stash;
-  for (const StageWork& stage : work.stages) {
-    stash += std::ceil(static_cast<double>(work.parts) / shape.workers) * stage.stash;
-  }
+  const Bytes stash = StashOfWorker(work, shape);
   const LargestStage largest = FindLargestStage(spec, chunks, codecs);
-  TierUse host = WorkerTier(largest, stash, hardware, shape);
+  TierUse host = WorkerTier(largest, stash, hardware, shape, storage);
   TierUse device = DeviceTier(largest, stash, spec, hardware, shape);
   const bool host_computes = SmallestDevice(hardware).host;
   if (host_computes) {  // the host memory also holds what the device would
@@ -412,6 +423,23 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   tiers.push_back(std::move(host));
   if (!host_computes) tiers.push_back(std::move(device));
   return tiers;
+}
+
+absl::StatusOr<double> StashShareOnDevice(const JobSpec& spec, const Workload& work,
+                                          const Hardware& hardware, const RunShape& shape,
+                                          Bytes device_memory) {
+  const Device& smallest = SmallestDevice(hardware);
+  const Bytes stash = StashOfWorker(work, shape);
+  if (smallest.host || stash == Bytes(0)) return 0.0;
+  const ChunkMap chunks = ChunkMap::Build(spec);
+  EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
+  RunShape without = shape;
+  without.stash_on_device = 0;
+  const Bytes used =
+      DeviceTier(FindLargestStage(spec, chunks, codecs), stash, spec, hardware, without).used();
+  const Bytes all = device_memory > Bytes(0) ? Min(device_memory, smallest.memory)
+                                             : kUsedOfDevice * smallest.memory;
+  return Min(stash, all - Min(all, used)) / stash;
 }
 
 absl::Status CheckFits(const std::vector<TierUse>& tiers) {

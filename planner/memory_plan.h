@@ -61,12 +61,13 @@ LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
 
 // The storage settings of a run, which are not part of its spec.
 struct StoragePlan {
-  bool durable = false;    // cuts are written to files
-  Bytes staging;           // staging buffers of one durable server
-  Bytes state_memory;      // of one server whose state is on disks (storage.dram)
-  Bytes device_memory;     // of the emulated storage devices of one server; 0 without them
-  Bytes server_limit;      // servers.memory_limit; 0 allows all of the machine's memory
-  Bytes shared_weights;    // the most that a server shares with workers of its machine; 0: nothing
+  bool durable = false;  // cuts are written to files
+  Bytes staging;         // staging buffers of one durable server
+  Bytes state_memory;    // of one server whose state is on disks (storage.dram)
+  Bytes device_memory;   // of the emulated storage devices of one server; 0 without them
+  Bytes server_limit;    // servers.memory_limit; 0 allows all of the machine's memory
+  Bytes stash_host;      // of one worker whose stash may go on in a file; 0: all of it is in memory
+  Bytes shared_weights;  // the most that a server shares with workers of its machine; 0: nothing
   Bytes shared_gradients;  // the same of gradients, for each of them
   // The residuals of sparse gradients are kept at the servers (quantization.residual_home).
   bool residuals_at_servers = true;
@@ -78,6 +79,13 @@ struct StoragePlan {
 absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workload& work,
                                                 const Hardware& hardware, const RunShape& shape,
                                                 const StoragePlan& storage);
+
+// Returns the share of the stash for which the smallest device has room (worker.stash=auto) among
+// `device_memory` bytes, of which 0 means nine tenths of its own; 0 if workers compute on their
+// host.
+absl::StatusOr<double> StashShareOnDevice(const JobSpec& spec, const Workload& work,
+                                          const Hardware& hardware, const RunShape& shape,
+                                          Bytes device_memory);
 
 // Returns ResourceExhausted (exit code 71) if a tier does not fit; the message has the figures and
 // the keys to change.

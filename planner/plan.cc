@@ -144,7 +144,7 @@ RunShape ShapeOf(const Config& config, const Hardware& hardware) {
   }
   shape.prefetch = config.worker.prefetch;
   shape.jit_depth = config.servers.jit_depth;
-  shape.stash_on_device = config.worker.stash == "device";
+  shape.stash_on_device = config.worker.stash == "device" ? 1 : 0;
   shape.weights = config.quantization.weights;
   shape.gradients = config.quantization.gradients;
   shape.update_in_storage = config.storage.kind == "csd" && hardware.has_updating_storage();
@@ -170,7 +170,16 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   const Bytes held = plan.shape.servers * Bytes(static_cast<double>(config.storage.dram));
   const Bytes state = static_cast<double>(plan.work.parameters) * plan.work.state_per_parameter;
   plan.shape.disk_share = 1 - Min(held, state) / state;
+  if (config.worker.stash == "auto") {
+    EPS_ASSIGN_OR_RETURN(
+        plan.shape.stash_on_device,
+        StashShareOnDevice(spec, plan.work, hardware, plan.shape,
+                           Bytes(static_cast<double>(config.worker.device_memory))));
+  }
   StoragePlan storage;
+  if (!config.worker.stash_path.empty()) {
+    storage.stash_host = Bytes(static_cast<double>(config.worker.stash_host));
+  }
   storage.durable = config.storage.durable();
   storage.staging = Bytes(static_cast<double>(config.storage.staging));
   storage.state_memory = Bytes(static_cast<double>(config.storage.dram));

@@ -99,9 +99,8 @@ StageTimes StepModel::TimesOf(const StageWork& stage, double parts, const Crowd&
   };
   t.forward = pass(stage.forward, stage.forward_activations);
   t.backward = pass(stage.backward, stage.backward_activations);
-  if (!shape_.stash_on_device) {
-    t.stash = parts * stage.stash / Min(device.to_device, device.from_device);
-  }
+  t.stash = (1 - shape_.stash_on_device) * parts * stage.stash /
+            Min(device.to_device, device.from_device);
   t.from_device = parts * (device.codes ? stage.push : fp32) / device.from_device;
   if (!device.codes) t.encode_push = parts * fp32 / encode_;
   const Bytes pushed = stage.push + stage.residual;

@@ -44,9 +44,9 @@ struct RunShape {
   uint32_t workers = 1;  // worker processes
   uint32_t servers = 1;  // server processes, spread over the server machines
   uint32_t server_threads = 1;
-  int prefetch = 1;   // stages that a worker fetches ahead
-  int jit_depth = 1;  // stages that servers quantize ahead of their first fetch
-  bool stash_on_device = false;
+  int prefetch = 1;              // stages that a worker fetches ahead
+  int jit_depth = 1;             // stages that servers quantize ahead of their first fetch
+  double stash_on_device = 0;    // share of the stash
   std::string weights = "fp32";  // the codecs that encode most bytes
   std::string gradients = "fp32";
   // The state streams through the disks at every update, and weights are read from the disks before

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import unittest
 
 EPS = None
@@ -124,6 +125,17 @@ class VerifyMatrix(unittest.TestCase):
         with self.subTest(**settings):
             self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts],
                         **settings)
+
+    def test_a_stash_in_a_file(self):
+        with tempfile.TemporaryDirectory() as folder:
+            self.verify(worker__stash_path=folder, worker__stash_host=1, training__parts=2,
+                        flags=["--servers=2", "--workers=2"])
+            self.quantized("fp32", "recompute_axis", "fp32", "bf16", 0, 1, 2,
+                           worker__stash_path=folder, worker__stash_host="40KiB")
+            self.assertEqual(os.listdir(folder), [])
+        result = self.eps("verify", worker__stash_host=1)
+        self.assertNotEqual(result.returncode, 0)
+        self.assertIn("worker.stash_path", result.stdout)
 
     def test_16_bits(self):
         self.verify(training__precision="bf16", flags=["--servers=2"])

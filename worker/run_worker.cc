@@ -35,6 +35,8 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   options.device = worker.config.worker.device;
   options.stash = worker.config.worker.stash;
   options.stash_host = StashRoom(worker.config.worker.stash_host, worker.local_count);
+  options.stash_path = worker.config.worker.stash_path;
+  options.device_memory = worker.config.worker.device_memory;
   options.threads = worker.config.worker.threads;
   if (options.threads == 0) {
     const int local = std::max(1, worker.local_count);

@@ -186,12 +186,21 @@ template <class V>
 void WorkerKeys(V* v, WorkerConfig* w) {
   v->Key("worker.device", &w->device, AnyValue(),
          "Device that computes: auto, cpu, cuda or cuda:N.");
-  v->Key("worker.stash", &w->stash, AnyValue(),
-         "Where stage inputs wait for the backward pass: host or device.");
+  v->Key(
+      "worker.stash", &w->stash, AnyValue(),
+      "Where stage inputs wait for the backward pass: device; host; or auto, on the device as far "
+      "as it has room, and else on the host.");
   v->Key(
       "worker.stash_host", &w->stash_host, SizeText(),
       "Host memory that the stage inputs of a worker may use; 0 means half of the memory that is "
       "free when the worker starts, shared by the workers of the machine.");
+  v->Key(
+      "worker.stash_path", &w->stash_path, AnyValue(),
+      "A folder on a local disk for the stage inputs that find no room in memory. Nothing is left "
+      "in it. Empty: they must fit into memory.");
+  v->Key("worker.device_memory", &w->device_memory, SizeText(),
+         "Memory of a device that a worker with worker.stash=auto may use; 0 means nine tenths of "
+         "what is free when it starts.");
   StashKey(v, &w->stash_codec);
   v->Key("worker.frozen_cache", &w->frozen_cache, SizeText(),
          "Host memory in which a worker keeps encoded weights that are not trained; 0 keeps none.");

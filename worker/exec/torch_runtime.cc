@@ -25,15 +25,14 @@
 #include "worker/exec/queues/device_slots.h"
 #include "worker/exec/queues/job_chunks.h"
 #include "worker/exec/queues/torch_queues.h"
-#include "worker/exec/stash_tensors.h"
 #include "worker/exec/tensor_memory.h"
-#include "worker/exec/torch_activations.h"
 #include "worker/exec/torch_device.h"
 #include "worker/exec/torch_gradient.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
 #include "worker/exec/torch_program.h"
 #include "worker/exec/torch_stage.h"
+#include "worker/exec/torch_stash.h"
 
 namespace eps {
 namespace {
@@ -64,8 +63,6 @@ class TorchRuntime final : public StageRuntime {
         device_(device),
         profile_(std::move(profile)),
         stash_(stash),
-        stash_on_host_(options.stash == "host"),
-        stash_room_(options.stash_host == 0 ? MemoryAccount::kNoLimit : options.stash_host),
         account_(account) {
     if (device_.is_cpu()) {
       TensorMemory::Get().ResetPeak();
@@ -86,6 +83,8 @@ class TorchRuntime final : public StageRuntime {
         departures_ = std::make_unique<DeviceDepartures>(chunks_.get(), copies_.get(), account_);
       }
     }
+    activations_ =
+        std::make_unique<TorchStash>(spec_, stash_, options, device_, copies_.get(), account_);
     // Else threads of a CPU add the gradient of aten::index in any order. With a mere warning, the
     // attention's backward pass on a device would do so.
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -233,49 +232,16 @@ class TorchRuntime final : public StageRuntime {
     return leaving;
   }
 
+  absl::Status BeginStash(uint64_t inputs, uint64_t gradients) override {
+    return activations_->Begin(inputs, gradients);
+  }
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
-    const auto& from = static_cast<const TorchActivation&>(*activation);
-    if (!stash_on_host_) {
-      if (!from.encoded().defined()) return activation;
-      return ActivationPtr(std::make_shared<TorchActivation>(Tensor(), from.encoded()));
-    }
-    const bool encoded = from.encoded().defined();
-    const Tensor tensor = encoded ? from.encoded() : from.tensor;
-    EPS_ASSIGN_OR_RETURN(StashCharge charge, ChargeStash(tensor.nbytes()));
-    if (encoded) from.DropEncoded();
-    std::shared_ptr<StashedActivation> stashed;
-    EPS_RETURN_IF_ERROR(CatchTorch(
-        "stashing an activation",
-        [&] {
-          stashed = device_.is_cpu()  // a CPU keeps the tensor where it is
-                        ? std::make_shared<StashedActivation>(tensor, encoded, std::move(charge))
-                        : std::make_shared<StashedActivation>(copies_->CopyToStash(tensor), encoded,
-                                                              std::move(charge));
-        },
-        kPinnedMemoryKeys));
-    if (!encoded) from.ShareWith(stashed->off_device);
-    return stashed;
+    return activations_->Stash(std::move(activation));
   }
-
   absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override {
-    std::shared_ptr<TorchActivation> activation;
-    if (!stash_on_host_) {
-      const auto& from = static_cast<const TorchActivation&>(*stashed);
-      if (from.tensor.defined()) return stashed;
-      EPS_RETURN_IF_ERROR(CatchTorch("decoding an activation of the stash", [&] {
-        activation = std::make_shared<TorchActivation>(Decoded(from.encoded()));
-      }));
-      return ActivationPtr(std::move(activation));
-    }
-    const auto& from = static_cast<const StashedActivation&>(*stashed);
-    EPS_RETURN_IF_ERROR(CatchTorch("fetching an activation from the stash", [&] {
-      const Tensor tensor =
-          device_.is_cpu() ? from.tensor : copies_->CopyFromStash({from.tensor, from.copied});
-      activation = std::make_shared<TorchActivation>(from.encoded ? Decoded(tensor) : tensor);
-      if (!from.encoded) activation->ShareWith(from.off_device);
-    }));
-    return ActivationPtr(std::move(activation));
+    return activations_->Unstash(std::move(stashed));
   }
+  void WillUnstash(const ActivationPtr& stashed) override { activations_->WillUnstash(stashed); }
 
   DeviceMemory device_memory() const override {
     DeviceMemory memory;
@@ -353,29 +319,6 @@ class TorchRuntime final : public StageRuntime {
                                /*pinned=*/!device_.is_cpu(), account_);
   }
 
-  // Charges the stash in host memory, to its own limit and to the worker's account.
-  absl::StatusOr<StashCharge> ChargeStash(uint64_t bytes) {
-    for (MemoryAccount* const account : {&stash_room_, account_}) {
-      if (account == nullptr) continue;
-      const absl::Status room = account->TryCharge(MemoryKind::kStash, bytes);
-      if (room.ok()) continue;
-      if (account != &stash_room_) stash_room_.Release(MemoryKind::kStash, bytes);
-      return absl::Status(
-          room.code(),
-          absl::StrCat("stashing an activation in host memory: ", room.message(),
-                       "; raise worker.stash_host, choose a worker.stash_codec of fewer bytes, or "
-                       "lower training.micro_batches or micro_batch_size"));
-    }
-    return StashCharge{std::make_unique<Charge>(&stash_room_, MemoryKind::kStash, bytes),
-                       std::make_unique<Charge>(account_, MemoryKind::kStash, bytes)};
-  }
-
-  Tensor Decoded(const Tensor& encoded) const {
-    Tensor out = at::empty(encoded.sizes(), encoded.options().dtype(at::kFloat));
-    DecodeFromStash(stash_, encoded, out);
-    return out.to(programs_[0]->type());  // all stages have one type
-  }
-
   // *left = *left + right, by TreeAdd or, on a device, with the same bits.
   void AddTensor(const Tensor& right, Tensor* left) {
     EPS_CHECK(left->is_contiguous() && right.is_contiguous() && left->sizes() == right.sizes());
@@ -404,8 +347,6 @@ class TorchRuntime final : public StageRuntime {
   const c10::Device device_;
   const std::string profile_;
   const StashCodec& stash_;
-  const bool stash_on_host_;
-  MemoryAccount stash_room_;  // limited by worker.stash_host
   MemoryAccount* const account_;
   // Set on a device other than the CPU.
   std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
@@ -414,6 +355,7 @@ class TorchRuntime final : public StageRuntime {
   std::unique_ptr<DeviceArrivals> arrivals_;  // null if weights are decoded on the host
   std::unique_ptr<DeviceCopies> copies_;
   std::unique_ptr<DeviceDepartures> departures_;
+  std::unique_ptr<TorchStash> activations_;
 
   std::vector<std::unique_ptr<TorchProgram>> programs_;
 };
@@ -431,9 +373,9 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
                                                               TorchStageFactory new_stage,
                                                               const RuntimeOptions& options,
                                                               MemoryAccount* account) {
-  if (options.stash != "host" && options.stash != "device") {
+  if (options.stash != "auto" && options.stash != "host" && options.stash != "device") {
     return absl::InvalidArgumentError(
-        absl::StrCat("worker.stash is \"", options.stash, "\"; expected host or device"));
+        absl::StrCat("worker.stash is \"", options.stash, "\"; expected auto, host or device"));
   }
   EPS_ASSIGN_OR_RETURN(const StashCodec* const stash, StashCodec::Find(spec.codecs.stash));
   EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device, options.local_rank));

@@ -381,6 +381,42 @@ TEST(TorchRuntimeTest, RefusesAStashBeyondWorkerStashHost) {
   EXPECT_TRUE(stash_one().ok());
 }
 
+// What is stashed first goes to a file, and comes back with the same bits.
+TEST(TorchRuntimeTest, StashesInAFileWhatMemoryLacks) {
+  for (const std::string codec : {"fp32", "fp8_e5m2"}) {
+    JobSpec spec = MakeSpec(1);
+    spec.training.micro_batch_size = 2;
+    spec.codecs.stash = codec;
+    RuntimeOptions options = Options("auto");
+    options.stash_host = 2 * 2 * 32 * 64 * (codec == "fp32" ? 4 : 1);  // two inputs
+    options.stash_path = testing::TempDir();
+    MemoryAccount account;
+    auto runtime = *NewTorchRuntime(spec, NewModelStage, options, &account);
+    const auto embedding = [&](int i) {
+      const auto value = 0.1f * static_cast<float>(i);
+      return runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), value));
+    };
+    // The gradient of the positions adds the two rows of an activation.
+    const auto value_of = [&](const ActivationPtr& x) {
+      auto back = runtime->program(StageId(0)).Backward(*embedding(0), MakeBatch(), nullptr, x, 0);
+      return (*runtime->MoveToHost(StageId(0), std::move(back->gradient)))->tensor(1)[0];
+    };
+    std::vector<ActivationPtr> stashed;
+    std::vector<float> expected;
+    ASSERT_TRUE(runtime->BeginStash(5, 0).ok());
+    for (int i = 0; i < 5; ++i) {
+      auto out = runtime->program(StageId(0)).Forward(*embedding(i), MakeBatch(), nullptr);
+      expected.push_back(value_of(*out));
+      stashed.push_back(*runtime->Stash(*std::move(out)));
+    }
+    EXPECT_EQ(account.live_bytes(MemoryKind::kStash), options.stash_host);
+    for (size_t i = 5; i-- > 0;) {
+      if (i > 0) runtime->WillUnstash(stashed[i - 1]);
+      EXPECT_EQ(value_of(*runtime->Unstash(stashed[i])), expected[i]) << i << " " << codec;
+    }
+  }
+}
+
 TEST(TorchRuntimeTest, NamesTheStageWhenLibTorchThrows) {
   const JobSpec spec = MakeSpec(1);
   auto runtime = MakeRuntime(spec, "host", nullptr);

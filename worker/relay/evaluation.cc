@@ -98,6 +98,7 @@ class Round {
     counts_.resize(count_);
     for (uint32_t s = 0; s < spec_.stages.size(); ++s) {
       EPS_ASSIGN_OR_RETURN(const auto stage_weights, weights->Next());
+      EPS_RETURN_IF_ERROR(runtime_->BeginStash(count_, /*gradients=*/0));
       for (size_t place = 0; place < count_; ++place) {
         const size_t item = s % 2 == 0 ? place : count_ - 1 - place;
         const absl::Status status = Visit(StageId(s), *stage_weights, item);

@@ -125,7 +125,7 @@ class StepRun {
     reported_.assign(losses_.size(), false);
     inputs_.assign(stages_, std::vector<ActivationPtr>(items_.size()));
     output_gradients_.assign(items_.size(), nullptr);
-    return absl::OkStatus();
+    return runtime_->BeginStash((stages_ - 1) * items_.size(), items_.size());
   }
 
   size_t ItemAt(StageId stage, size_t place) const {
@@ -146,10 +146,18 @@ class StepRun {
     return runtime_->Stash(std::move(activation));
   }
 
+  // Announces the input that a pass needs after the item of `place`.
+  void AnnounceNext(StageId stage, size_t place) {
+    if (stage.value() == 0 || place + 1 == items_.size()) return;
+    const ActivationPtr& next = inputs_[stage.value()][ItemAt(stage, place + 1)];
+    if (next != nullptr) runtime_->WillUnstash(next);
+  }
+
   absl::Status Forward(StageId stage, const StageWeights& weights) {
     const size_t s = stage.value();
     for (size_t place = 0; place < items_.size(); ++place) {
       const size_t item = ItemAt(stage, place);
+      AnnounceNext(stage, place);
       ActivationPtr in;
       if (s > 0) {
         EPS_ASSIGN_OR_RETURN(in, OnDevice(item, inputs_[s][item]));
@@ -171,6 +179,7 @@ class StepRun {
         return runtime_->Add(std::move(left), std::move(right));
       });
       for (size_t place = slot * g_; place < (slot + 1) * g_; ++place) {
+        AnnounceNext(stage, place);
         EPS_RETURN_IF_ERROR(BackwardItem(stage, weights, ItemAt(stage, place), &sum));
       }
       EPS_CHECK(sum.complete());

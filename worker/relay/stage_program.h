@@ -247,13 +247,23 @@ class StageRuntime {
     return std::unique_ptr<LeavingGradient>();
   }
 
-  // Moves an activation to the stash and back. With worker.stash=host the stash is host memory and
-  // charged to kStash, otherwise device memory. It holds results of Forward encoded in
-  // worker.stash_codec and gradients in FP32; both keep their values bit for bit. A stashed
+  // Call this before the first Stash of activations that are stashed at the same time: `inputs`
+  // results of Forward, then `gradients`, each of the latter in place of one input. What is stashed
+  // first is expected to be read last. ResourceExhausted with the figures and keys if they do not
+  // fit into the tiers of the stash.
+  virtual absl::Status BeginStash(uint64_t /*inputs*/, uint64_t /*gradients*/) {
+    return absl::OkStatus();
+  }
+  // Moves an activation to the stash and back. The stash is device memory, host memory charged to
+  // kStash, and a file (worker.stash). It holds results of Forward encoded in worker.stash_codec
+  // and gradients in the type of activations; both keep their values bit for bit. A stashed
   // activation may be read several times and stays charged until its handle is destroyed. Stash
-  // returns ResourceExhausted with the figures beyond worker.stash_host.
+  // returns ResourceExhausted with the figures beyond worker.stash_host, Unstash DataLoss if the
+  // file lost bytes.
   virtual absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) = 0;
   virtual absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) = 0;
+  // Unstash will be called for this activation soon. Does not wait.
+  virtual void WillUnstash(const ActivationPtr& /*stashed*/) {}
 
   virtual DeviceMemory device_memory() const = 0;
   // Returns the properties that this runtime's bits depend on: library build, device, ISA cap and
@@ -264,13 +274,15 @@ class StageRuntime {
 // Where a runtime computes (the worker.* keys of the configuration).
 struct RuntimeOptions {
   std::string device = "auto";  // auto | cpu | cuda | cuda:N
-  std::string stash = "host";   // host | device
+  std::string stash = "host";   // auto | host | device
   int threads = 0;              // 0 divides all cores among the workers of the machine
   // This worker's number among the workers of this machine. A device without a number selects the
   // device of this number, modulo the number of devices.
   int local_rank = 0;
   int local_count = 1;
-  uint64_t stash_host = 0;  // most bytes of the stash in host memory; 0 sets no limit
+  uint64_t stash_host = 0;     // most bytes of the stash in host memory; 0 sets no limit
+  std::string stash_path;      // a folder for the rest; empty: there is no other place
+  uint64_t device_memory = 0;  // most bytes on the device; 0: nine tenths of what is free
 };
 
 }  // namespace eps

@@ -156,7 +156,7 @@ Scenario RandomScenario(uint64_t seed) {
   server.storage->write = rate(1000);
   scenario.shape.state_on_disk = dice.Chance(0.3);
   scenario.shape.log = dice.Chance(0.3);
-  scenario.shape.stash_on_device = dice.Chance(0.3);
+  scenario.shape.stash_on_device = dice.Chance(0.3) ? 1 : 0;
   scenario.shape.prefetch = static_cast<int>(dice.Number(0, 3));
   scenario.shape.jit_depth = static_cast<int>(dice.Number(0, 2));
   scenario.work.sealed = dice.Chance(0.5);

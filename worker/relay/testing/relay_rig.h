@@ -60,6 +60,10 @@ class WatchedRuntime final : public StageRuntime {
   absl::Status ToHost(StageId stage, const StageGradient& gradient, HostStage* out) override {
     return inner_->ToHost(stage, gradient, out);
   }
+  absl::Status BeginStash(uint64_t inputs, uint64_t gradients) override {
+    return inner_->BeginStash(inputs, gradients);
+  }
+  void WillUnstash(const ActivationPtr& stashed) override { inner_->WillUnstash(stashed); }
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
     return inner_->Stash(std::move(activation));
   }
