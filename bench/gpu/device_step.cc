@@ -5,6 +5,11 @@
 //
 //   device_step [--device=auto] [--stash=host] [--layers=12] [--width=768] [--heads=12]
 //               [--seq=1024] [--samples=8] [--micro_batches=2] [--vocab=50257] [--steps=5]
+//               [--precision=fp32] [--trace=FILE]
+//
+// With --precision=bf16 or cmp, weights and gradients travel as bf16. --trace writes the last step
+// in Chrome's JSON trace event format: a track for each thread and, from number 1048577, for each
+// queue of the device.
 //
 // Sizes are arbitrary; the computed values have no meaning. Exits with 64 for a wrong argument.
 
@@ -23,10 +28,14 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/job/keys.h"
 #include "base/job/layout/model_layout.h"
+#include "base/job/names.h"
+#include "base/trace/trace_log.h"
 #include "bench/gpu/instant_client.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_stages.h"
@@ -41,11 +50,18 @@ using std::chrono::steady_clock;
 // The model's size and the runtime's options.
 struct Shape {
   RuntimeOptions runtime;
+  Precision precision = Precision::kFp32;
+  std::string trace;  // a file; empty: none
   std::map<std::string, int> numbers = {{"layers", 12}, {"width", 768},  {"heads", 12},
                                         {"seq", 1024},  {"samples", 8},  {"micro_batches", 2},
                                         {"steps", 5},   {"vocab", 50257}};
   int at(const char* name) const { return numbers.at(name); }
 };
+
+bool Refuse(const char* argument) {
+  std::fprintf(stderr, "device_step: unknown argument %s\n", argument);
+  return false;
+}
 
 bool Parse(int argc, char** argv, Shape* shape) {
   for (int i = 1; i < argc; ++i) {
@@ -54,14 +70,17 @@ bool Parse(int argc, char** argv, Shape* shape) {
       shape->runtime.device = std::string(argument);
     } else if (absl::ConsumePrefix(&argument, "--stash=")) {
       shape->runtime.stash = std::string(argument);
+    } else if (absl::ConsumePrefix(&argument, "--trace=")) {
+      shape->trace = std::string(argument);
+    } else if (absl::ConsumePrefix(&argument, "--precision=")) {
+      if (!FindName(argument, &shape->precision)) return Refuse(argv[i]);
     } else {
       absl::ConsumePrefix(&argument, "--");
       const size_t equals = argument.find('=');
       const auto it = shape->numbers.find(std::string(argument.substr(0, equals)));
       if (equals == absl::string_view::npos || it == shape->numbers.end() ||
           !absl::SimpleAtoi(argument.substr(equals + 1), &it->second) || it->second <= 0) {
-        std::fprintf(stderr, "device_step: unknown argument %s\n", argv[i]);
-        return false;
+        return Refuse(argv[i]);
       }
     }
   }
@@ -81,7 +100,15 @@ JobSpec SpecOf(const Shape& shape) {
   spec.training.micro_batch_size = static_cast<uint32_t>(shape.at("samples"));
   spec.training.micro_batches = static_cast<uint32_t>(shape.at("micro_batches"));
   spec.training.parts = 1;
+  spec.training.precision = shape.precision;
+  if (shape.precision != Precision::kFp32) {
+    for (TensorCodecs* const of : {&spec.codecs.embedding, &spec.codecs.head}) {
+      of->weights = of->gradients = "bf16";
+    }
+    spec.codecs.weights = spec.codecs.gradients = "bf16";
+  }
   spec.training.steps = static_cast<uint64_t>(shape.at("steps")) + 1;  // one step to warm up
+  if (!shape.trace.empty()) ++spec.training.steps;
   const absl::Status status = BuildLayout(0.01, &spec);
   EPS_CHECK_MSG(status.ok(), status);
   return spec;
@@ -144,9 +171,30 @@ int ClientThreads() {
   return std::clamp(static_cast<int>(std::thread::hardware_concurrency()) / 2, 1, 4);
 }
 
+// Writes spans to a file in Chrome's JSON trace event format.
+bool WriteTrace(const std::string& path, const std::vector<RecordedSpan>& spans) {
+  int64_t first = spans.empty() ? 0 : spans[0].start_ns;
+  for (const RecordedSpan& span : spans) first = std::min(first, span.start_ns);
+  std::string json = "{\"traceEvents\": [";
+  for (const RecordedSpan& span : spans) {
+    absl::StrAppendFormat(&json,
+                          "%s\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %u, \"name\": \"%s\", "
+                          "\"ts\": %.3f, \"dur\": %.3f, \"args\": {\"step\": %u, \"stage\": %d}}",
+                          &span == &spans[0] ? "" : ",", span.thread, span.name,
+                          static_cast<double>(span.start_ns - first) / 1e3,
+                          static_cast<double>(span.duration_ns) / 1e3, span.place.step,
+                          static_cast<int>(span.place.subject) - 1);
+  }
+  json += "\n]}\n";
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) return false;
+  const bool written = std::fwrite(json.data(), 1, json.size(), file) == json.size();
+  return std::fclose(file) == 0 && written;
+}
+
 // Returns the seconds of a step by the relay, between the ends of two steps; the end of a step
 // waits for the device, because it reads the losses.
-double TimeRelay(const JobSpec& spec, StageRuntime* runtime) {
+double TimeRelay(const JobSpec& spec, StageRuntime* runtime, const std::string& trace) {
   JoinedJob job;
   job.spec = spec;
   job.parts = {PartId(0)};
@@ -155,15 +203,23 @@ double TimeRelay(const JobSpec& spec, StageRuntime* runtime) {
   OneBatch batches(BatchOf(spec));
   Relay relay(job, &client, runtime, &batches, RelayOptions());
   std::vector<double> seconds;
+  std::unique_ptr<TraceRecording> recording;  // of the last step, which is not timed
   steady_clock::time_point last = steady_clock::now();
   const absl::Status status = relay.Run(nullptr, [&](Step step, const LossSum&, const StepTiming&) {
     const steady_clock::time_point now = steady_clock::now();
+    if (recording != nullptr) return;
+    if (!trace.empty() && step.value() + 1 == spec.training.steps) {
+      recording = std::make_unique<TraceRecording>();
+    }
     if (step.value() > 1) {
       seconds.push_back(std::chrono::duration<double>(now - last).count());
     }
     last = now;
   });
   EPS_CHECK_MSG(status.ok(), status);
+  if (recording != nullptr) {
+    EPS_CHECK_MSG(WriteTrace(trace, recording->Take().spans), "cannot write " << trace);
+  }
   return MedianOf(std::move(seconds));
 }
 
@@ -301,7 +357,7 @@ int Main(int argc, char** argv) {
     return 64;
   }
   // Runs first, because the peak counts from here.
-  const double relay = TimeRelay(spec, runtime->get());
+  const double relay = TimeRelay(spec, runtime->get(), shape.trace);
   const uint64_t peak = (*runtime)->device_memory().peak_bytes;
   Halves halves(spec, runtime->get());
   const double compute = halves.TimeComputing();
