@@ -280,9 +280,9 @@ struct RuntimeOptions {
   // device of this number, modulo the number of devices.
   int local_rank = 0;
   int local_count = 1;
-  uint64_t stash_host = 0;     // most bytes of the stash in host memory; 0 sets no limit
-  std::string stash_path;      // a folder for the rest; empty: there is no other place
-  uint64_t device_memory = 0;  // most bytes on the device; 0: nine tenths of what is free
+  uint64_t stash_host = 0;      // most bytes of the stash in host memory; 0 sets no limit
+  std::string stash_path = "";  // a folder for the rest; empty: there is no other place
+  uint64_t device_memory = 0;   // most bytes on the device; 0: nine tenths of what is free
 };
 
 }  // namespace eps
