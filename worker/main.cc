@@ -16,6 +16,7 @@
 #include "base/status_macros.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/interrupt.h"
+#include "worker/measure/step_speed.h"
 #include "worker/options.h"
 #include "worker/run_generate.h"
 #include "worker/run_worker.h"
@@ -72,6 +73,11 @@ absl::Status Run(const std::vector<std::string>& arguments) {
     case ProgramOptions::Command::kCalibrate: {
       EPS_ASSIGN_OR_RETURN(const StageSpeed speed, MeasureStageSpeed(options.calibrate));
       std::printf("%s\n", StageSpeedToJson(speed).c_str());
+      return absl::OkStatus();
+    }
+    case ProgramOptions::Command::kStep: {
+      EPS_ASSIGN_OR_RETURN(const StepSpeed speed, MeasureStepSpeed(options.step));
+      std::printf("%s\n", StepSpeedToJson(speed).c_str());
       return absl::OkStatus();
     }
   }

@@ -201,6 +201,27 @@ absl::StatusOr<std::string> ParseCalibrate(const std::vector<std::string>& argum
   return ParseAppArguments(&app, arguments);
 }
 
+absl::StatusOr<std::string> ParseStep(const std::vector<std::string>& arguments, StepOptions* s) {
+  CLI::App app{"measure a training step of a GPT-2 against servers that answer at once",
+               "eps-worker step"};
+  for (const auto& [name, value] : {std::pair("--layers", &s->layers),
+                                    {"--width", &s->width},
+                                    {"--heads", &s->heads},
+                                    {"--vocab", &s->vocab},
+                                    {"--seq-len", &s->seq_len},
+                                    {"--samples", &s->samples},
+                                    {"--micro-batches", &s->micro_batches},
+                                    {"--steps", &s->steps}}) {
+    app.add_option(name, *value)->check(CLI::PositiveNumber)->capture_default_str();
+  }
+  app.add_option("--precision", s->precision, "fp32, bf16 or cmp")->capture_default_str();
+  app.add_option("--trace", s->trace, "a file for a Chrome trace of one more step");
+  app.add_option("--device", s->runtime.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--stash", s->runtime.stash, "auto, host or device")->capture_default_str();
+  app.add_option("--threads", s->runtime.threads, "0 uses all cores")->capture_default_str();
+  return ParseAppArguments(&app, arguments);
+}
+
 // Returns the help of the program itself.
 absl::StatusOr<std::string> ParseProgram(const std::vector<std::string>& arguments) {
   CLI::App app{"The part of EPS that computes.", "eps-worker"};
@@ -208,6 +229,7 @@ absl::StatusOr<std::string> ParseProgram(const std::vector<std::string>& argumen
   app.add_subcommand("worker", kWorker.help);
   app.add_subcommand("generate", "continue a prompt with a GPT-2 model");
   app.add_subcommand("calibrate", "measure how fast this device computes a block of GPT-2");
+  app.add_subcommand("step", "measure a training step against servers that answer at once");
   return ParseAppArguments(&app, arguments);
 }
 
@@ -234,6 +256,9 @@ absl::StatusOr<ProgramOptions> ParseProgramOptions(
   } else if (word == "calibrate") {
     options.command = Command::kCalibrate;
     EPS_ASSIGN_OR_RETURN(options.help, ParseCalibrate(rest, &options.calibrate));
+  } else if (word == "step") {
+    options.command = Command::kStep;
+    EPS_ASSIGN_OR_RETURN(options.help, ParseStep(rest, &options.step));
   } else {
     EPS_ASSIGN_OR_RETURN(options.help, ParseProgram(arguments));
   }

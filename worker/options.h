@@ -45,14 +45,30 @@ struct CalibrateOptions {
   RuntimeOptions runtime;
 };
 
+// A training step of a GPT-2 to measure (worker/measure/step_speed.h).
+struct StepOptions {
+  uint32_t layers = 12;
+  uint32_t width = 768;
+  uint32_t heads = 12;
+  uint32_t vocab = 50257;
+  uint32_t seq_len = 1024;
+  uint32_t samples = 8;  // per micro-batch
+  uint32_t micro_batches = 2;
+  uint32_t steps = 5;  // to time
+  std::string precision = "fp32";
+  std::string trace;  // a file; empty: none
+  RuntimeOptions runtime;
+};
+
 // The command and the options that belong to it.
 struct ProgramOptions {
-  enum class Command { kHelp, kVersion, kWorker, kGenerate, kCalibrate };
+  enum class Command { kHelp, kVersion, kWorker, kGenerate, kCalibrate, kStep };
   Command command = Command::kHelp;
   std::string help;            // for kHelp
   WorkerOptions worker;        // for kWorker
   GenerateOptions generate;    // for kGenerate
   CalibrateOptions calibrate;  // for kCalibrate
+  StepOptions step;            // for kStep
 };
 
 // Parses the arguments of eps-worker, without its name. Flags override `environment`, which

@@ -1,6 +1,6 @@
 """Judges the figures that the stages of gpu_session.sh leave, and prints them.
 
-    figures.py flat FILE              lines of device_step: equal peaks of device memory
+    figures.py flat FILE              lines of `eps-worker step`: equal peaks of device memory
     figures.py overlap FILE [--report]  steps as fast as their slower half; --report only prints
     figures.py mfu FILE PRECISION     shares of the device's peak
     figures.py losses METRICS METRICS the same training on two devices
@@ -79,7 +79,7 @@ def ours(path, *arguments):
               file=sys.stderr)
         return False
     seconds = statistics.median(step["step_seconds"] for step in steps)
-    print(shapes.line("eps", shape, seconds, "fp32", None))
+    print(shapes.line("eps", shape, seconds, "bf16", None))
     return True
 
 

@@ -19,7 +19,7 @@
 # EPS_GPU_DRY=1 runs everything on a CPU in small sizes, to test this script.
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-programs=(cli/eps worker/eps-worker verify/eps-verify bench/gpu/device_step bench/gpu/device_check
+programs=(cli/eps worker/eps-worker verify/eps-verify bench/gpu/device_check
   worker/exec/cuda/libeps_cuda.so)
 max_pack_bytes=$((48 << 20))
 
@@ -41,16 +41,16 @@ dry=${EPS_GPU_DRY:-}
 if [[ -z $dry ]]; then
   device=cuda
   twice_steps=20 cpu_steps=40
-  depth=(--width=1024 --heads=16 --seq=1024)
-  overlap=(--layers=16 --width=2048 --heads=16 --seq=1024)
-  mfu7b=(--layers=32 --width=4096 --heads=32 --seq=2048)
+  depth=(--width=1024 --heads=16 --seq-len=1024)
+  overlap=(--layers=16 --width=2048 --heads=16 --seq-len=1024)
+  mfu7b=(--layers=32 --width=4096 --heads=32 --seq-len=2048)
   e2e=(--layers=12 --width=2048 --heads=16 --seq=1024 --samples=16)
 else
   device=cpu
   twice_steps=4 cpu_steps=4
-  depth=(--width=32 --heads=2 --seq=16)
-  overlap=(--layers=3 --width=64 --heads=4 --seq=64)
-  mfu7b=(--layers=2 --width=64 --heads=4 --seq=64)
+  depth=(--width=32 --heads=2 --seq-len=16)
+  overlap=(--layers=3 --width=64 --heads=4 --seq-len=64)
+  mfu7b=(--layers=2 --width=64 --heads=4 --seq-len=64)
   e2e=(--layers=2 --width=64 --heads=4 --seq=64 --samples=16)
 fi
 
@@ -137,14 +137,7 @@ python_has() {
   echo "$(command -v python3) cannot import $1 (${error##*$'\n'})"
   return 1
 }
-step() { ours device_step --device="$device" "$@"; }
-# step_takes ARGUMENT: whether this device_step knows it for a GPT-2; if not, it ends with 64.
-step_takes() {
-  local status=0
-  step --layers=1 --width=64 --heads=1 --seq=64 --samples=1 --vocab=64 --steps=1 "$1" \
-    >/dev/null 2>&1 || status=$?
-  ((status != 64))
-}
+step() { ours eps-worker step --device="$device" "$@"; }
 # train OUT STEPS DEVICE ARGUMENT...: on a text of bytes.
 train() {
   rm -rf "$root/$1"
@@ -199,9 +192,9 @@ stage_cpu() {
 # Device memory does not depend on depth.
 stage_depth() {
   local layers
-  need device_step
+  need eps-worker
   for layers in 8 16 32 64; do
-    step "${depth[@]}" --layers="$layers" --samples=2 --micro_batches=2 --steps=3 --vocab=8192
+    step "${depth[@]}" --layers="$layers" --samples=2 --micro-batches=2 --steps=3 --vocab=8192
   done | tee "$lines/depth.jsonl"
   figures flat "$lines/depth.jsonl"
 }
@@ -209,38 +202,36 @@ stage_depth() {
 # A step takes the time of its slower half: computing or copies.
 stage_overlap() {
   local samples
-  need device_step
+  need eps-worker
   for samples in 1 4 16; do
-    step "${overlap[@]}" --samples="$samples" --micro_batches=2 --steps=5 --vocab=8192
+    step "${overlap[@]}" --samples="$samples" --micro-batches=2 --steps=5 --vocab=8192
   done | tee "$lines/overlap.jsonl"
   figures overlap "$lines/overlap.jsonl" ${dry:+--report}
 }
 
 # A Chrome trace of one step: which queue waits for which.
 stage_timeline() {
-  need device_step
-  step_takes --trace="$root/tiny.json" || absent "this device_step writes no trace"
+  need eps-worker
   step "${overlap[@]}" --samples=4 --steps=2 --vocab=8192 --trace="$root/timeline.json"
   gzip -c "$root/timeline.json" >"$results/timeline.json.gz"
 }
 
 # A 7B shape with weights served at once: the worker alone as a share of the device's peak.
 stage_mfu7b() {
-  local precision=fp32 options=() micro_batches
-  need device_step
-  if step_takes --precision=bf16; then precision=bf16 options=(--precision=bf16); fi
+  local micro_batches
+  need eps-worker
   for micro_batches in 1 4; do # 4,096 and 16,384 tokens a step
-    step "${mfu7b[@]}" "${options[@]}" --samples=2 --micro_batches="$micro_batches" --steps=2 \
+    step "${mfu7b[@]}" --precision=bf16 --samples=2 --micro-batches="$micro_batches" --steps=2 \
       --vocab=32000
   done | tee "$lines/mfu7b.jsonl"
-  figures mfu "$lines/mfu7b.jsonl" "$precision"
+  figures mfu "$lines/mfu7b.jsonl" bf16
 }
 
 # train_e2e: real servers and their optimizer on all cores; prints a line of JSON, as peers do.
 train_e2e() {
   python3 "$here/peers/shape.py" "${e2e[@]}" >"$root/e2e.json" &&
     train e2e 8 "$device" --model="$root/e2e.json" --training.micro_batch_size=4 \
-      --training.micro_batches=4 --training.clip=lagged --training.precision=fp32 \
+      --training.micro_batches=4 --training.clip=lagged --training.precision=bf16 \
       --storage.kind=dram --quantization.weights=bf16 --quantization.gradients=bf16 \
       --servers.threads="$(nproc)" \
       >"$root/logs/e2e_train.txt" &&

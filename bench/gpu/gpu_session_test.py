@@ -92,7 +92,7 @@ class Session(unittest.TestCase):
         self.assertLess(os.path.getsize(path), 48 << 20)
         with tarfile.open(path) as archive:
             files = [member.name for member in archive if member.isfile()]
-        for program in ("eps", "eps-worker", "eps-verify", "device_step"):
+        for program in ("eps", "eps-worker", "eps-verify"):
             self.assertIn(f"bin/{program}", files)
         libraries = [os.path.basename(f) for f in files if f.startswith("lib/")]
         self.assertTrue(any(f.startswith("libgrpc") for f in libraries), libraries)
@@ -130,16 +130,12 @@ class Session(unittest.TestCase):
     def test_a_failed_stage_stops_no_other(self):
         machine = self.machine("failing")
         self.assert_ends(machine.run("loads"), 0)
-        machine.replace_program("device_step", "echo planted >&2; exit 77\n")
+        machine.replace_program("eps-worker", "echo planted >&2; exit 77\n")
         run = machine.run("depth,overlap,timeline")
         self.assert_ends(run, 3)
         self.assertIn("planted", run.stdout)
         self.assertEqual(machine.stages()[1:], [("depth", "failed"), ("overlap", "failed"),
                                                 ("timeline", "failed")])
-        # A program that accepts no further argument makes stages absent, not failed.
-        machine.replace_program("device_step", "exit 64\n")
-        self.assert_ends(machine.run("timeline"), 0)
-        self.assertEqual(machine.stages()[-1], ("timeline", "absent"))
 
     def test_different_digests_fail(self):
         machine = self.machine("digests")

@@ -114,7 +114,7 @@ const std::vector<Command>& Commands() {
       OfPython("wandb", "write a run's metrics for Weights & Biases (eps wandb --help)",
                "eps_metrics.wandb_run"),
       {"config", "print, reference, import-deepspeed (eps config --help)", RunConfigCommand},
-      {"bench", "depth, calibrate: measure this machine (eps bench depth --help)", RunBench},
+      {"bench", "depth, calibrate, gpu: measure this machine (eps bench depth --help)", RunBench},
   };
   return *commands;
 }

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
-#include <memory>
 #include <system_error>
 #include <utility>
 
@@ -18,11 +17,9 @@
 #include "base/job/models/gpt2.h"
 #include "base/machine/machine_limits.h"
 #include "base/status_macros.h"
-#include "cli/launch/child_process.h"
-#include "cli/launch/run_config.h"
-#include "cli/launch/siblings.h"
 #include "cli/measure/exchange_speed.h"
 #include "cli/measure/machine_speed.h"
+#include "cli/measure/worker_answer.h"
 #include "nlohmann/json.hpp"
 #include "planner/units.h"
 
@@ -101,26 +98,14 @@ void SetRates(const Block& narrow, const Block& wide, Compute* compute) {
 
 absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
                                        const std::string& log_folder) {
-  EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-worker"));
-  ChildOptions child;
-  child.name = "eps-worker calibrate";
-  child.argv = {program,
-                "calibrate",
-                absl::StrCat("--width=", options.width),
-                absl::StrCat("--heads=", options.heads),
-                absl::StrCat("--seq-len=", options.seq_len),
-                absl::StrCat("--samples=", options.samples),
-                absl::StrCat("--device=", options.device),
-                absl::StrCat("--threads=", options.threads)};
-  for (const auto& [name, value] : ProcessEnvironment()) {
-    child.environment.push_back(absl::StrCat(name, "=", value));
-  }
-  child.log_path = log_folder + "/calibrate.log";
-  child.read_stdout = true;
-  EPS_ASSIGN_OR_RETURN(const auto process, ChildProcess::Start(std::move(child)));
-  const auto deadline = std::chrono::steady_clock::now() + kComputeTimeout;
-  EPS_ASSIGN_OR_RETURN(const std::string line, process->WaitForLine("{", deadline));
-  const auto json = nlohmann::json::parse("{" + line, nullptr, /*allow_exceptions=*/false);
+  EPS_ASSIGN_OR_RETURN(
+      const nlohmann::json json,
+      AskWorker(
+          "calibrate",
+          {absl::StrCat("--width=", options.width), absl::StrCat("--heads=", options.heads),
+           absl::StrCat("--seq-len=", options.seq_len), absl::StrCat("--samples=", options.samples),
+           absl::StrCat("--device=", options.device), absl::StrCat("--threads=", options.threads)},
+          log_folder, kComputeTimeout));
   Compute compute;
   try {
     compute.profile = json.at("profile").get<std::string>();
@@ -133,9 +118,8 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
              &compute);
   } catch (const nlohmann::json::exception& error) {
     return absl::InternalError(
-        absl::StrCat("eps-worker calibrate printed {", line, ": ", error.what()));
+        absl::StrCat("eps-worker calibrate printed ", json.dump(), ": ", error.what()));
   }
-  process->WaitExit(deadline);
   return compute;
 }
 

@@ -1,4 +1,4 @@
-#include "bench/gpu/instant_client.h"
+#include "worker/measure/instant_client.h"
 
 #include <chrono>
 #include <string>

@@ -1,5 +1,5 @@
-#ifndef EPS_BENCH_GPU_INSTANT_CLIENT_H_
-#define EPS_BENCH_GPU_INSTANT_CLIENT_H_
+#ifndef EPS_WORKER_MEASURE_INSTANT_CLIENT_H_
+#define EPS_WORKER_MEASURE_INSTANT_CLIENT_H_
 
 #include <cstdint>
 #include <map>
@@ -60,4 +60,4 @@ class InstantClient final : public ParameterClient {
 
 }  // namespace eps
 
-#endif  // EPS_BENCH_GPU_INSTANT_CLIENT_H_
+#endif  // EPS_WORKER_MEASURE_INSTANT_CLIENT_H_
