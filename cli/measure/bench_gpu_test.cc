@@ -3,7 +3,6 @@
 #include "cli/measure/bench_gpu.h"
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -88,7 +87,7 @@ TEST(BenchGpu, MeasuresTheCpuAsADevice) {
                   "--steps=1",
                   "--threads=1",
                   "--hardware=h100_host"};
-  options.environment = {"HOME=" + testing::TempDir(), "OMP_WAIT_POLICY=passive"};
+  options.environment = {"PATH=/usr/bin:/bin", std::string("TMPDIR=") + testing::TempDir()};
   options.log_path = testing::TempDir() + "/bench_gpu.log";
   options.read_stdout = true;
   auto eps = ChildProcess::Start(std::move(options));
