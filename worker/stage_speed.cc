@@ -28,8 +28,10 @@ constexpr uint32_t kBlocks = 4;
 constexpr int kLeastRounds = 5;
 constexpr std::chrono::milliseconds kLeastTime{3000};
 
-absl::StatusOr<JobSpec> SpecOf(uint32_t width, uint32_t heads, uint32_t seq_len) {
+absl::StatusOr<JobSpec> SpecOf(uint32_t width, uint32_t heads, uint32_t seq_len,
+                               Precision precision) {
   JobSpec spec;
+  spec.training.precision = precision;
   Gpt2Config& model = spec.model.gpt2;
   model.n_layer = kBlocks;
   model.n_embd = static_cast<int>(width);
@@ -102,6 +104,28 @@ class Blocks {
     return medians;
   }
 
+  // Returns the bytes per second of each link of a device while both are busy.
+  absl::StatusOr<double> MeasureLinks() {
+    const auto embedding = runtime_->Load(StageId(0), weights_[0]);
+    const MicroBatch batch = BatchOf(1, spec_.training.seq_len);
+    EPS_ASSIGN_OR_RETURN(const ActivationPtr x,
+                         runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
+    auto block = runtime_->Load(StageId(1), weights_[1]);
+    EPS_ASSIGN_OR_RETURN(const auto result,
+                         runtime_->program(StageId(1)).Backward(*block, batch, x, x, 0));
+    EPS_RETURN_IF_ERROR(runtime_->ToHost(StageId(1), *result.gradient, gradients_[1].get()));
+    const auto begin = Clock::now();
+    double bytes = 0;
+    while (Clock::now() < begin + kLeastTime) {
+      EPS_ASSIGN_OR_RETURN(const auto pending, runtime_->StartToHost(StageId(1), *result.gradient,
+                                                                     gradients_[1].get()));
+      block = runtime_->Load(StageId(1), weights_[1]);
+      if (pending != nullptr) EPS_RETURN_IF_ERROR(pending->Wait());
+      bytes += static_cast<double>(weights_[1]->bytes());
+    }
+    return bytes / std::chrono::duration<double>(Clock::now() - begin).count();
+  }
+
  private:
   absl::StatusOr<std::shared_ptr<HostStage>> NewWeights(StageId stage) const {
     EPS_ASSIGN_OR_RETURN(std::shared_ptr<HostStage> host, runtime_->NewHostStage(stage));
@@ -151,9 +175,9 @@ struct TwoPoints {
   double twice = 0;  // seconds of one that is twice as large
 };
 
-absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads,
+absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads, Precision precision,
                                        const CalibrateOptions& options) {
-  EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(width, heads, options.seq_len));
+  EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(width, heads, options.seq_len, precision));
   EPS_ASSIGN_OR_RETURN(const auto blocks, Blocks::New(spec, options.runtime));
   EPS_ASSIGN_OR_RETURN(const std::vector<double> seconds,
                        blocks->Measure({BatchOf(options.samples, options.seq_len),
@@ -174,7 +198,9 @@ absl::StatusOr<StageSpeed> MeasureStageSpeed(const CalibrateOptions& options) {
   }
   StageSpeed speed;
   EPS_ASSIGN_OR_RETURN(speed.profile, TorchComputeProfile(options.runtime));
-  EPS_ASSIGN_OR_RETURN(const TwoPoints here, MeasureTwice(options.width, options.heads, options));
+  constexpr Precision kFp32 = Precision::kFp32;
+  EPS_ASSIGN_OR_RETURN(const TwoPoints here,
+                       MeasureTwice(options.width, options.heads, kFp32, options));
   // The time that does not grow with the micro-batch belongs to its two passes. Noise must neither
   // make it negative nor let it absorb the part that grows.
   const double fixed = std::clamp(2 * here.once - here.twice, 0.0, here.once / 2);
@@ -185,11 +211,22 @@ absl::StatusOr<StageSpeed> MeasureStageSpeed(const CalibrateOptions& options) {
   speed.wide_samples = 2 * options.samples;
   speed.wide_block_seconds = here.twice - fixed;
   if (options.width < kWide) {
-    EPS_ASSIGN_OR_RETURN(const TwoPoints wide, MeasureTwice(kWide, kWide / kWideHead, options));
+    EPS_ASSIGN_OR_RETURN(const TwoPoints wide,
+                         MeasureTwice(kWide, kWide / kWideHead, kFp32, options));
     speed.wide_width = kWide;
     speed.wide_heads = kWide / kWideHead;
     speed.wide_block_seconds = wide.twice - fixed;
   }
+  EPS_ASSIGN_OR_RETURN(const TwoPoints bf16,
+                       MeasureTwice(speed.wide_width, speed.wide_heads, Precision::kBf16, options));
+  speed.wide_block_bf16_seconds = bf16.twice - fixed;
+  EPS_ASSIGN_OR_RETURN(speed.device_memory, TorchDeviceMemory(options.runtime));
+  if (speed.device_memory == 0) return speed;
+  EPS_ASSIGN_OR_RETURN(const JobSpec spec,
+                       SpecOf(kWide, kWide / kWideHead, options.seq_len, kFp32));
+  EPS_ASSIGN_OR_RETURN(const auto blocks, Blocks::New(spec, options.runtime));
+  EPS_ASSIGN_OR_RETURN(speed.to_device_bytes_per_second, blocks->MeasureLinks());
+  speed.from_device_bytes_per_second = speed.to_device_bytes_per_second;
   return speed;
 }
 
@@ -202,6 +239,10 @@ std::string StageSpeedToJson(const StageSpeed& speed) {
   json["wide_heads"] = speed.wide_heads;
   json["wide_samples"] = speed.wide_samples;
   json["wide_block_seconds"] = speed.wide_block_seconds;
+  json["wide_block_bf16_seconds"] = speed.wide_block_bf16_seconds;
+  json["device_memory"] = speed.device_memory;
+  json["to_device_bytes_per_second"] = speed.to_device_bytes_per_second;
+  json["from_device_bytes_per_second"] = speed.from_device_bytes_per_second;
   return json.dump();
 }
 

@@ -25,6 +25,11 @@ struct StageSpeed {
   uint32_t wide_heads = 0;
   uint32_t wide_samples = 0;
   double wide_block_seconds = 0;
+  double wide_block_bf16_seconds = 0;  // the same in BF16
+  // Of a device; 0 for a CPU. Both links are busy while they are measured.
+  uint64_t device_memory = 0;             // bytes
+  double to_device_bytes_per_second = 0;  // of FP32 weights, from pinned memory
+  double from_device_bytes_per_second = 0;
 };
 
 // Takes some seconds. Errors as NewTorchRuntime; InvalidArgument for an invalid shape.

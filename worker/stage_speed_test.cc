@@ -34,6 +34,10 @@ TEST(StageSpeed, MeasuresABlock) {
   EXPECT_EQ(speed->wide_heads, 16u);
   EXPECT_EQ(speed->wide_samples, 2u);
   EXPECT_GT(speed->wide_block_seconds, speed->block_seconds);
+  EXPECT_GT(speed->wide_block_bf16_seconds, 1e-6);
+  EXPECT_LT(speed->wide_block_bf16_seconds, 10);
+  EXPECT_EQ(speed->device_memory, 0u);
+  EXPECT_EQ(speed->to_device_bytes_per_second, 0);
   EXPECT_GE(speed->pass_seconds, 0);
   EXPECT_LT(speed->pass_seconds, 1);
   const auto json = nlohmann::json::parse(StageSpeedToJson(*speed));

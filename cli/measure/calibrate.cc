@@ -58,8 +58,13 @@ Quantity Rounded(Quantity quantity) {
 // The result of `eps-worker calibrate` (worker/stage_speed.h), in operations.
 struct Compute {
   std::string profile;
-  FlopsPerSecond peak;  // rate of the products
+  FlopsPerSecond peak;       // rate of the products
+  FlopsPerSecond peak_bf16;  // the same in BF16
   BytesPerSecond activations;
+  // Of a device; 0 if the host computes.
+  Bytes memory;
+  BytesPerSecond to_device;
+  BytesPerSecond from_device;
   Seconds pass;
 };
 
@@ -96,6 +101,12 @@ void SetRates(const Block& narrow, const Block& wide, Compute* compute) {
   }
 }
 
+// Computes the rate of products in BF16 from a block, whose other operations move half the bytes.
+void SetBf16(const Block& block, Compute* compute) {
+  const Seconds others = 0.5 * block.activations / compute->activations;
+  compute->peak_bf16 = block.products / Max(block.took - others, 0.1 * block.took);
+}
+
 absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
                                        const std::string& log_folder) {
   EPS_ASSIGN_OR_RETURN(
@@ -116,6 +127,13 @@ absl::StatusOr<Compute> MeasureCompute(const CalibrateOptions& options,
                      json.at("wide_heads").get<uint32_t>(), json.at("wide_samples").get<uint32_t>(),
                      Seconds(json.at("wide_block_seconds").get<double>())),
              &compute);
+    SetBf16(BlockOf(options.seq_len, json.at("wide_width").get<uint32_t>(),
+                    json.at("wide_heads").get<uint32_t>(), json.at("wide_samples").get<uint32_t>(),
+                    Seconds(json.at("wide_block_bf16_seconds").get<double>())),
+            &compute);
+    compute.memory = Bytes(json.at("device_memory").get<double>());
+    compute.to_device = BytesPerSecond(json.at("to_device_bytes_per_second").get<double>());
+    compute.from_device = BytesPerSecond(json.at("from_device_bytes_per_second").get<double>());
   } catch (const nlohmann::json::exception& error) {
     return absl::InternalError(
         absl::StrCat("eps-worker calibrate printed ", json.dump(), ": ", error.what()));
@@ -195,12 +213,12 @@ absl::StatusOr<planner::Hardware> MeasureHere(const CalibrateOptions& options,
   if (worker.device.host) {
     Say("no device: the cores of this machine compute");
   } else {
-    Say(absl::StrCat(
-        compute.profile,
-        ": its memory, its links and its rate in 16 bits are not measured; add memory, "
-        "to_device, from_device and peak_bf16 to the description of the device"));
+    worker.device.memory = compute.memory;
+    worker.device.to_device = Rounded(compute.to_device);
+    worker.device.from_device = Rounded(compute.from_device);
   }
   worker.device.peak_fp32 = Rounded(compute.peak);
+  worker.device.peak_bf16 = Rounded(compute.peak_bf16);
   worker.device.activations = Rounded(compute.activations);
   worker.device.stage_overhead = Rounded(compute.pass);
   hardware.source =

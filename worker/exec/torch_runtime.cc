@@ -367,6 +367,17 @@ absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options) {
   return ComputeProfileOf(device, ResolveThreads(options.threads, options.local_count));
 }
 
+absl::StatusOr<uint64_t> TorchDeviceMemory(const RuntimeOptions& options) {
+  EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device, options.local_rank));
+  uint64_t bytes = 0;
+  if (device.is_cpu()) return bytes;
+  EPS_RETURN_IF_ERROR(CatchTorch("asking the device for its memory", [&] {
+    at::globalContext().lazyInitDevice(device.type());
+    bytes = c10::getDeviceAllocator(device.type())->getMemoryInfo(device.index()).second;
+  }));
+  return bytes;
+}
+
 std::string TorchCuda() { return CudaFinding(); }
 
 absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spec,

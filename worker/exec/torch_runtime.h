@@ -6,6 +6,7 @@
 // memory: what a device would hold. The same code drives a CUDA device if libtorch_cuda.so can be
 // loaded.
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -28,6 +29,9 @@ absl::StatusOr<std::string> TorchComputeProfile(const RuntimeOptions& options);
 // Returns one line on what this LibTorch finds of CUDA: "2 devices", with the reason if our own
 // kernels are not used; or "not used: " and why (no driver, no CUDA half of LibTorch, no device).
 std::string TorchCuda();
+
+// Returns the bytes of memory that the device has; 0 for a CPU. Errors as in NewTorchRuntime.
+absl::StatusOr<uint64_t> TorchDeviceMemory(const RuntimeOptions& options);
 
 // Makes the program of one stage of the job's model, e.g. NewModelStage of
 // worker/models/model_stages.h. `spec` outlives the stage.
