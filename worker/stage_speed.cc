@@ -10,10 +10,10 @@
 #include "absl/types/span.h"
 #include "base/job/initial_values.h"
 #include "base/job/job_spec.h"
-#include "base/job/layout/model_layout.h"
 #include "base/status_macros.h"
 #include "nlohmann/json.hpp"
 #include "worker/exec/torch_runtime.h"
+#include "worker/measure/gpt2_job.h"
 #include "worker/models/model_stages.h"
 
 namespace eps {
@@ -30,29 +30,7 @@ constexpr std::chrono::milliseconds kLeastTime{3000};
 
 absl::StatusOr<JobSpec> SpecOf(uint32_t width, uint32_t heads, uint32_t seq_len,
                                Precision precision) {
-  JobSpec spec;
-  spec.training.precision = precision;
-  Gpt2Config& model = spec.model.gpt2;
-  model.n_layer = kBlocks;
-  model.n_embd = static_cast<int>(width);
-  model.n_head = static_cast<int>(heads);
-  model.n_positions = static_cast<int>(seq_len);
-  model.vocab_size = kVocabulary;
-  spec.training.seq_len = seq_len;
-  EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0.01, &spec));
-  return spec;
-}
-
-MicroBatch BatchOf(uint32_t samples, uint32_t seq_len) {
-  MicroBatch batch;
-  batch.step = Step(1);
-  batch.samples = samples;
-  batch.seq_len = seq_len;
-  for (uint32_t i = 0; i < samples * seq_len; ++i) {
-    batch.tokens.push_back(static_cast<int32_t>(i * 7919 % kVocabulary));
-    batch.labels.push_back(static_cast<int32_t>(i * 104729 % kVocabulary));
-  }
-  return batch;
+  return Gpt2Job({kBlocks, width, heads, kVocabulary, seq_len, /*samples=*/1, precision});
 }
 
 // The blocks of a model without servers. Every block has its own weights, as in a run, so that they
@@ -107,7 +85,7 @@ class Blocks {
   // Returns the bytes per second of each link of a device while both are busy.
   absl::StatusOr<double> MeasureLinks() {
     const auto embedding = runtime_->Load(StageId(0), weights_[0]);
-    const MicroBatch batch = BatchOf(1, spec_.training.seq_len);
+    const MicroBatch batch = Gpt2Batch(spec_, 1);
     EPS_ASSIGN_OR_RETURN(const ActivationPtr x,
                          runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
     auto block = runtime_->Load(StageId(1), weights_[1]);
@@ -179,9 +157,9 @@ absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads, Precision
                                        const CalibrateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(width, heads, options.seq_len, precision));
   EPS_ASSIGN_OR_RETURN(const auto blocks, Blocks::New(spec, options.runtime));
-  EPS_ASSIGN_OR_RETURN(const std::vector<double> seconds,
-                       blocks->Measure({BatchOf(options.samples, options.seq_len),
-                                        BatchOf(2 * options.samples, options.seq_len)}));
+  EPS_ASSIGN_OR_RETURN(
+      const std::vector<double> seconds,
+      blocks->Measure({Gpt2Batch(spec, options.samples), Gpt2Batch(spec, 2 * options.samples)}));
   return TwoPoints{seconds[0], seconds[1]};
 }
 

@@ -17,7 +17,8 @@ constexpr char kBatch[] =
     "use training.micro_batch_size; a step trains on micro_batch_size * micro_batches * parts "
     "samples";
 constexpr char kBf16[] =
-    "use training.precision=bf16; quantization.weights=bf16 halves the bytes of the weights on the wire";
+    "use training.precision=bf16; quantization.weights=bf16 halves the bytes of the weights on the "
+    "wire";
 constexpr char kFp16[] =
     "use training.precision=cmp (float16 with a loss scale); bf16 needs no loss scale";
 constexpr char kEpochs[] = "use training.epochs";

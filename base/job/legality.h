@@ -22,8 +22,8 @@ absl::Status CheckLegal(const TrainingSpec& training, OptimizerName optimizer);
 
 // The element type in which the workers of a job compute.
 ElementType ElementTypeOf(Precision precision);
-// A program computes in the element type with which it was exported, GPT-2 in all of them, and every
-// other model in FP32.
+// A program computes in the element type with which it was exported, GPT-2 in all of them, and
+// every other model in FP32.
 absl::Status CheckPrecision(Precision precision, const ModelSpec& model);
 
 }  // namespace eps

@@ -98,7 +98,7 @@ class JobShell : public std::enable_shared_from_this<JobShell> {
   JobId id() const { return part_.id(); }
   ShardId shard() const { return part_.shard(); }
   bool is_lead() const { return shard() == ShardId(0); }
-  // What the job may hold in this process's memory, in bytes.
+  // The most that the job holds in this process's memory, in bytes.
   struct Needs {
     uint64_t reserved = 0;   // description, state and contributions
     uint64_t gradients = 0;  // ShardCore::GradientBudget

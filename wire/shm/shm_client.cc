@@ -110,7 +110,7 @@ ShmGradients::ShmGradients(std::unique_ptr<ShmConnection> connection,
 }
 
 Bytes ShmGradients::Encode(const std::function<Bytes(MemoryAccount*)>& encode) {
-  // What found no room in the segment is charged to the account, which must outlive it.
+  // Memory from elsewhere, for lack of room, is charged to the account, which must outlive it.
   const auto kept = std::make_shared<std::pair<std::shared_ptr<ShmGradients>, Bytes>>(
       shared_from_this(), encode(&account_));
   return Bytes::Borrow({kept->second.data(), kept->second.size()}, kept);

@@ -23,7 +23,7 @@
 
 namespace eps {
 
-// What a job on this server needs, in bytes.
+// The needs of the job on this server, in bytes.
 struct ShmNeeds {
   uint64_t reserved = 0;   // of the account, whether the job has charged it or not
   uint64_t weights = 0;    // encoded weights on their way to workers

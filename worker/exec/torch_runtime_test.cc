@@ -381,7 +381,7 @@ TEST(TorchRuntimeTest, RefusesAStashBeyondWorkerStashHost) {
   EXPECT_TRUE(stash_one().ok());
 }
 
-// What is stashed first goes to a file, and comes back with the same bits.
+// The first activations go to a file, and come back with the same bits.
 TEST(TorchRuntimeTest, StashesInAFileWhatMemoryLacks) {
   for (const std::string codec : {"fp32", "fp8_e5m2"}) {
     JobSpec spec = MakeSpec(1);

@@ -14,11 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/job/keys.h"
-#include "base/job/layout/model_layout.h"
 #include "base/job/names.h"
 #include "base/status_macros.h"
 #include "base/trace/trace_log.h"
 #include "worker/exec/torch_runtime.h"
+#include "worker/measure/gpt2_job.h"
 #include "worker/measure/instant_client.h"
 #include "worker/models/model_stages.h"
 #include "worker/relay/host_stage_pool.h"
@@ -32,46 +32,27 @@ using std::chrono::steady_clock;
 constexpr size_t kHostStages = 4;
 
 absl::StatusOr<JobSpec> SpecOf(const StepOptions& options) {
-  JobSpec spec;
-  Gpt2Config& c = spec.model.gpt2;
-  c.n_layer = static_cast<int>(options.layers);
-  c.n_embd = static_cast<int>(options.width);
-  c.n_head = static_cast<int>(options.heads);
-  c.n_positions = static_cast<int>(options.seq_len);
-  c.vocab_size = static_cast<int>(options.vocab);
-  c.embd_pdrop = c.attn_pdrop = c.resid_pdrop = 0;
-  TrainingSpec& training = spec.training;
-  training.seq_len = options.seq_len;
-  training.micro_batch_size = options.samples;
-  training.micro_batches = options.micro_batches;
-  training.parts = 1;
-  // One step warms up, and one more is traced.
-  training.steps = options.steps + 1 + (options.trace.empty() ? 0 : 1);
-  if (!FindName(options.precision, &training.precision)) {
+  Gpt2Shape shape = {options.layers,
+                     options.width,
+                     options.heads,
+                     options.vocab,
+                     options.seq_len,
+                     options.samples,
+                     {}};
+  if (!FindName(options.precision, &shape.precision)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--precision=", options.precision, ": expected fp32, bf16 or cmp"));
   }
-  if (training.precision != Precision::kFp32) {
-    for (TensorCodecs* const of : {&spec.codecs.embedding, &spec.codecs.head}) {
-      of->weights = of->gradients = "bf16";
-    }
-    spec.codecs.weights = spec.codecs.gradients = "bf16";
+  EPS_ASSIGN_OR_RETURN(JobSpec spec, Gpt2Job(shape));
+  spec.training.micro_batches = options.micro_batches;
+  // One step warms up, and one more is traced.
+  spec.training.steps = options.steps + 1 + (options.trace.empty() ? 0 : 1);
+  if (shape.precision == Precision::kFp32) return spec;
+  for (TensorCodecs* const of : {&spec.codecs.embedding, &spec.codecs.head}) {
+    of->weights = of->gradients = "bf16";
   }
-  EPS_RETURN_IF_ERROR(BuildLayout(/*weight_decay=*/0.01, &spec));
+  spec.codecs.weights = spec.codecs.gradients = "bf16";
   return spec;
-}
-
-MicroBatch BatchOf(const JobSpec& spec) {
-  MicroBatch batch;
-  batch.step = Step(1);
-  batch.samples = spec.training.micro_batch_size;
-  batch.seq_len = spec.training.seq_len;
-  const uint32_t vocab = static_cast<uint32_t>(spec.model.gpt2.vocab_size);
-  for (uint32_t i = 0; i < batch.samples * batch.seq_len; ++i) {
-    batch.tokens.push_back(static_cast<int32_t>(i * 7919u % vocab));
-    batch.labels.push_back(static_cast<int32_t>(i * 104729u % vocab));
-  }
-  return batch;
 }
 
 // Serves the same batch for every step.
@@ -133,7 +114,7 @@ absl::StatusOr<double> TimeRelay(const JobSpec& spec, StageRuntime* runtime,
   job.parts = {PartId(0)};
   job.next_step = Step(1);
   InstantClient client(spec, ClientThreads());
-  OneBatch batches(BatchOf(spec));
+  OneBatch batches(Gpt2Batch(spec, spec.training.micro_batch_size));
   Relay relay(job, &client, runtime, &batches, RelayOptions());
   std::vector<double> seconds;
   std::unique_ptr<TraceRecording> recording;  // of the last step, which is not timed
@@ -159,7 +140,7 @@ class Halves {
         steps_(steps),
         runtime_(runtime),
         pool_(runtime, &spec, kHostStages),
-        batch_(BatchOf(spec)),
+        batch_(Gpt2Batch(spec, spec.training.micro_batch_size)),
         last_(static_cast<uint32_t>(spec.stages.size()) - 1),
         copies_(!absl::StrContains(runtime->compute_profile(), " cpu ")) {}
 

@@ -248,9 +248,9 @@ class StageRuntime {
   }
 
   // Call this before the first Stash of activations that are stashed at the same time: `inputs`
-  // results of Forward, then `gradients`, each of the latter in place of one input. What is stashed
-  // first is expected to be read last. ResourceExhausted with the figures and keys if they do not
-  // fit into the tiers of the stash.
+  // results of Forward, then `gradients`, each of the latter in place of one input. The first ones
+  // are expected to be read last. ResourceExhausted with the figures and keys if they do not fit
+  // into the tiers of the stash.
   virtual absl::Status BeginStash(uint64_t /*inputs*/, uint64_t /*gradients*/) {
     return absl::OkStatus();
   }

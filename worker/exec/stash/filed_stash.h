@@ -48,7 +48,7 @@ class FiledActivation final : public Activation {
 class FiledStash {
  public:
   // Copies from the device to pinned memory whose activations the file does not have yet. A copy is
-  // done when the next but one begins, because the device runs two micro-batches behind the host.
+  // done when the next but one begins, because the host runs at most two micro-batches ahead.
   static constexpr size_t kCopies = 2;
 
   // `copies_or_null` is borrowed; null on a CPU.

@@ -1,4 +1,5 @@
-// Moves activations of a simulated device, which runs behind the host, to a file and back.
+// Moves activations of a simulated device, which computes later than the host asks, to a file and
+// back.
 
 #include "worker/exec/stash/filed_stash.h"
 
@@ -65,7 +66,7 @@ class Device {
   int wrong_ = 0;
 };
 
-TEST(FiledStash, KeepsValuesInEveryOrderOfTheDevice) {
+TEST(FiledStash, KeepsValuesWhateverTheDevicesOrder) {
   constexpr int kItems = 12;
   for (uint32_t seed = 1; seed <= 200; ++seed) {
     Device device(seed);

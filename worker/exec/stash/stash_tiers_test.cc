@@ -17,7 +17,7 @@ std::vector<StashTier> TiersOf(StashTiers* tiers, size_t count) {
   return found;
 }
 
-// What waits longest lies in the file.
+// The activations that wait longest lie in the file.
 TEST(StashTiers, FillsFastTiersFromTheEnd) {
   StashTiers tiers({/*device=*/20, /*host=*/30, /*file=*/true});
   for (int step = 0; step < 2; ++step) {
