@@ -30,7 +30,7 @@ constexpr std::chrono::milliseconds kLeastTime{3000};
 
 absl::StatusOr<JobSpec> SpecOf(uint32_t width, uint32_t heads, uint32_t seq_len,
                                Precision precision) {
-  return Gpt2Job({kBlocks, width, heads, kVocabulary, seq_len, /*samples=*/1, precision});
+  return MeasuredJob({kBlocks, width, heads, kVocabulary, seq_len, /*samples=*/1, precision});
 }
 
 // The blocks of a model without servers. Every block has its own weights, as in a run, so that they
@@ -85,7 +85,7 @@ class Blocks {
   // Returns the bytes per second of each link of a device while both are busy.
   absl::StatusOr<double> MeasureLinks() {
     const auto embedding = runtime_->Load(StageId(0), weights_[0]);
-    const MicroBatch batch = Gpt2Batch(spec_, 1);
+    const MicroBatch batch = MeasuredBatch(spec_, 1);
     EPS_ASSIGN_OR_RETURN(const ActivationPtr x,
                          runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
     auto block = runtime_->Load(StageId(1), weights_[1]);
@@ -157,9 +157,9 @@ absl::StatusOr<TwoPoints> MeasureTwice(uint32_t width, uint32_t heads, Precision
                                        const CalibrateOptions& options) {
   EPS_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(width, heads, options.seq_len, precision));
   EPS_ASSIGN_OR_RETURN(const auto blocks, Blocks::New(spec, options.runtime));
-  EPS_ASSIGN_OR_RETURN(
-      const std::vector<double> seconds,
-      blocks->Measure({Gpt2Batch(spec, options.samples), Gpt2Batch(spec, 2 * options.samples)}));
+  EPS_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                       blocks->Measure({MeasuredBatch(spec, options.samples),
+                                        MeasuredBatch(spec, 2 * options.samples)}));
   return TwoPoints{seconds[0], seconds[1]};
 }
 

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/job/key_rules.h"
+#include "base/job/models/gpt2.h"
 #include "base/job/models/model_program.h"
 #include "base/job/names.h"
 
@@ -122,7 +123,7 @@ ElementType ElementTypeOf(Precision precision) {
 
 absl::Status CheckPrecision(Precision precision, const ModelSpec& model) {
   constexpr char kKey[] = "training.precision";
-  if (model.type == ModelType::kGpt2) return absl::OkStatus();
+  if (HasEveryPrecision(model)) return absl::OkStatus();
   if (model.type != ModelType::kProgram) {
     if (precision == Precision::kFp32) return absl::OkStatus();
     return Refuse(kKey, "is ", NameOf(precision), ", but a model of type ", NameOf(model.type),

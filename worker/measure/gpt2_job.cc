@@ -7,7 +7,7 @@
 
 namespace eps {
 
-absl::StatusOr<JobSpec> Gpt2Job(const Gpt2Shape& shape) {
+absl::StatusOr<JobSpec> MeasuredJob(const MeasuredShape& shape) {
   JobSpec spec;
   Gpt2Config& c = spec.model.gpt2;
   c.n_layer = static_cast<int>(shape.layers);
@@ -25,7 +25,7 @@ absl::StatusOr<JobSpec> Gpt2Job(const Gpt2Shape& shape) {
   return spec;
 }
 
-MicroBatch Gpt2Batch(const JobSpec& spec, uint32_t samples) {
+MicroBatch MeasuredBatch(const JobSpec& spec, uint32_t samples) {
   MicroBatch batch;
   batch.step = Step(1);
   batch.samples = samples;

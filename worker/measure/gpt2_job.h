@@ -11,7 +11,7 @@
 namespace eps {
 
 // A GPT-2 without dropout, whose steps are measured.
-struct Gpt2Shape {
+struct MeasuredShape {
   uint32_t layers = 0;
   uint32_t width = 0;
   uint32_t heads = 0;
@@ -22,10 +22,10 @@ struct Gpt2Shape {
 };
 
 // Returns a job of one part that trains it. InvalidArgument for an invalid shape.
-absl::StatusOr<JobSpec> Gpt2Job(const Gpt2Shape& shape);
+absl::StatusOr<JobSpec> MeasuredJob(const MeasuredShape& shape);
 
-// Returns a micro-batch of a job of Gpt2Job, of `samples` samples.
-MicroBatch Gpt2Batch(const JobSpec& spec, uint32_t samples);
+// Returns a micro-batch of a job of MeasuredJob, of `samples` samples.
+MicroBatch MeasuredBatch(const JobSpec& spec, uint32_t samples);
 
 }  // namespace eps
 

@@ -32,18 +32,18 @@ using std::chrono::steady_clock;
 constexpr size_t kHostStages = 4;
 
 absl::StatusOr<JobSpec> SpecOf(const StepOptions& options) {
-  Gpt2Shape shape = {options.layers,
-                     options.width,
-                     options.heads,
-                     options.vocab,
-                     options.seq_len,
-                     options.samples,
-                     {}};
+  MeasuredShape shape = {options.layers,
+                         options.width,
+                         options.heads,
+                         options.vocab,
+                         options.seq_len,
+                         options.samples,
+                         {}};
   if (!FindName(options.precision, &shape.precision)) {
     return absl::InvalidArgumentError(
         absl::StrCat("--precision=", options.precision, ": expected fp32, bf16 or cmp"));
   }
-  EPS_ASSIGN_OR_RETURN(JobSpec spec, Gpt2Job(shape));
+  EPS_ASSIGN_OR_RETURN(JobSpec spec, MeasuredJob(shape));
   spec.training.micro_batches = options.micro_batches;
   // One step warms up, and one more is traced.
   spec.training.steps = options.steps + 1 + (options.trace.empty() ? 0 : 1);
@@ -114,7 +114,7 @@ absl::StatusOr<double> TimeRelay(const JobSpec& spec, StageRuntime* runtime,
   job.parts = {PartId(0)};
   job.next_step = Step(1);
   InstantClient client(spec, ClientThreads());
-  OneBatch batches(Gpt2Batch(spec, spec.training.micro_batch_size));
+  OneBatch batches(MeasuredBatch(spec, spec.training.micro_batch_size));
   Relay relay(job, &client, runtime, &batches, RelayOptions());
   std::vector<double> seconds;
   std::unique_ptr<TraceRecording> recording;  // of the last step, which is not timed
@@ -140,7 +140,7 @@ class Halves {
         steps_(steps),
         runtime_(runtime),
         pool_(runtime, &spec, kHostStages),
-        batch_(Gpt2Batch(spec, spec.training.micro_batch_size)),
+        batch_(MeasuredBatch(spec, spec.training.micro_batch_size)),
         last_(static_cast<uint32_t>(spec.stages.size()) - 1),
         copies_(!absl::StrContains(runtime->compute_profile(), " cpu ")) {}
 

@@ -209,6 +209,8 @@ const FamilyRegistration kGpt2(ModelType::kGpt2, new Gpt2());
 
 }  // namespace
 
+bool HasEveryPrecision(const ModelSpec& model) { return model.type == ModelType::kGpt2; }
+
 absl::StatusOr<Gpt2Config> ParseGpt2Config(absl::string_view json) {
   const Json object = Json::parse(json.begin(), json.end(), nullptr, /*allow_exceptions=*/false);
   if (!object.is_object()) {

@@ -12,6 +12,9 @@
 
 namespace eps {
 
+// Returns whether workers compute the model in every training.precision, as they do a GPT-2.
+bool HasEveryPrecision(const ModelSpec& model);
+
 // Reads a Hugging Face config.json of model_type gpt2. InvalidArgument names the field.
 absl::StatusOr<Gpt2Config> ParseGpt2Config(absl::string_view json);
 std::string Gpt2ConfigToJson(const Gpt2Config& config);

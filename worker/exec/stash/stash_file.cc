@@ -96,7 +96,7 @@ absl::StatusOr<uint64_t> StashFile::Write(absl::Span<const uint8_t> bytes) {
   if (free_.empty()) EPS_RETURN_IF_ERROR(Reserve(reserved_ + 1));
   const uint64_t place = free_.back();
   MutexLock lock(&mu_);
-  // What is under way for an earlier item of this place comes first.
+  // A transfer that is under way for an earlier item of this place comes first.
   if (Transfer* const earlier = FindOrNull(place)) {
     EPS_RETURN_IF_ERROR(Await(*earlier));
     earlier->place = kNone;
@@ -142,8 +142,8 @@ absl::StatusOr<StashFile::Transfer*> StashFile::FreeTransfer() {
   const auto deadline = std::chrono::steady_clock::now() + kTimeout;
   for (;;) {
     if (!status_.ok()) return status_;
-    // The place that was written first is read last. What was read ahead goes only if no write is
-    // done; it is then read again.
+    // The place that was written first is read last. Bytes that were read ahead go only if no write
+    // is done; they are then read again.
     const auto goes_before = [](const Transfer& a, const Transfer& b) {
       return std::make_pair(a.reads, a.place) < std::make_pair(b.reads, b.place);
     };

@@ -43,8 +43,8 @@ class StashTiers {
   // Begins with nothing stashed, of `bytes` that will be stashed at the same time.
   // ResourceExhausted with the figures and keys if they do not fit.
   absl::Status Begin(uint64_t bytes);
-  // Returns the tier of an activation of `bytes`, the next one. What exceeds the bytes of Begin
-  // belongs to the fastest tier.
+  // Returns the tier of an activation of `bytes`, the next one. Those that exceed the bytes of
+  // Begin belong to the fastest tier.
   StashTier Next(uint64_t bytes);
 
   // The bytes of each tier after Begin.
