@@ -48,7 +48,7 @@ struct Options {
   uint32_t steps = 5;
   std::string precision = "bf16";
   std::string device = "auto";
-  std::string stash = "auto";
+  std::string stash = "host";  // a stash on the device grows with depth
   std::string trace;
   int threads = 0;
   std::string hardware;
