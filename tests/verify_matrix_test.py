@@ -114,7 +114,7 @@ class VerifyMatrix(unittest.TestCase):
                             flags=["--servers=2", "--workers=2"], **settings)
 
     def quantized(self, weights, backward_weights, gradients, stash, warmup_steps, servers, parts,
-                  model=None, **more):
+                  model=None, more_flags=(), **more):
         settings = {
             "quantization__weights": weights, "quantization__gradients": gradients,
             "quantization__backward_weights": backward_weights,
@@ -123,7 +123,7 @@ class VerifyMatrix(unittest.TestCase):
         }
         settings.update(more)
         with self.subTest(**settings):
-            self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts],
+            self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts, *more_flags],
                         **settings)
 
     def test_a_stash_in_a_file(self):
@@ -136,6 +136,13 @@ class VerifyMatrix(unittest.TestCase):
         result = self.eps("verify", worker__stash_host=1)
         self.assertNotEqual(result.returncode, 0)
         self.assertIn("worker.stash_path", result.stdout)
+
+    def test_stage_programs_in_a_plain_loop(self):
+        self.verify(flags=["--servers=2", "--workers=2", "--stage-programs"], training__parts=2)
+        self.quantized("mx6", "both_axes", "bf16", "fp8_e4m3", 0, 2, 1, training__precision="bf16",
+                       more_flags=["--stage-programs"])
+        result = self.eps("verify", flags=["--stage-programs", "--plant=dropped_use"])
+        self.assertEqual(result.returncode, 1, result.stdout[-2000:])
 
     def test_16_bits(self):
         self.verify(training__precision="bf16", flags=["--servers=2"])

@@ -10,7 +10,7 @@
 #include "base/job/layout/model_layout.h"
 #include "base/memory_account.h"
 #include "gtest/gtest.h"
-#include "verify/testing/stage_chain.h"
+#include "verify/stage_programs.h"
 #include "worker/data/batch_source.h"
 #include "worker/data/sample_source.h"
 #include "worker/data/testing/write_data_file.h"
@@ -97,7 +97,7 @@ class DocumentsTest : public testing::Test {
         inputs.back().push_back(weights_[use.tensor.value()].data());
       }
     }
-    return RunStagePrograms(spec_, runtime_.get(), inputs, inputs, batch);
+    return *RunStagePrograms(spec_, runtime_.get(), inputs, inputs, batch, 0);
   }
 
   // Expects equal gradients; `tolerance` 0 also compares the losses exactly.

@@ -14,7 +14,7 @@
 #include "base/memory_account.h"
 #include "base/testing/test_programs.h"
 #include "gtest/gtest.h"
-#include "verify/testing/stage_chain.h"
+#include "verify/stage_programs.h"
 #include "worker/exec/torch_runtime.h"
 #include "worker/models/model_stages.h"
 #include "worker/relay/weight_copies.h"
@@ -34,9 +34,9 @@ struct Case {
   bool padded;  // some positions do not count in the loss
   bool both_axes = false;
   std::string stash = "fp32";
-  std::string program = "";  // empty: by hand; else the program of this model
-  bool packed = false;       // documents share rows
-  std::string dtype = "float32";
+  std::string program = "";       // empty: by hand; else the program of this model
+  bool packed = false;            // documents share rows
+  std::string dtype = "float32";  // of a program; else bfloat16 and float16 are the job's precision
 };
 
 JobSpec MakeSpec(const Case& c) {
@@ -66,6 +66,8 @@ JobSpec MakeSpec(const Case& c) {
     shape.dtype = c.dtype;
     spec.model = ModelOf(LlamaProgram(shape));
   }
+  if (c.program.empty() && c.dtype == "bfloat16") spec.training.precision = Precision::kBf16;
+  if (c.program.empty() && c.dtype == "float16") spec.training.precision = Precision::kCmp;
   spec.training.micro_batch_size = c.samples;
   spec.training.seq_len = static_cast<uint32_t>(c.seq);
   spec.training.loss_block_tokens = c.loss_block;
@@ -176,7 +178,9 @@ TEST_P(ReferenceModelTest, MatchesTheStageProgramsBitForBit) {
   ASSERT_TRUE(reference.ok()) << reference.status();
   for (const uint32_t index : {0u, 3u}) {
     const MicroBatch batch = MakeBatch(c, index);
-    const MicroBatchResult expected = RunStagePrograms(spec, runtime->get(), inputs, others, batch);
+    const auto run = RunStagePrograms(spec, runtime->get(), inputs, others, batch, 0);
+    ASSERT_TRUE(run.ok()) << run.status();
+    const MicroBatchResult& expected = *run;
     const auto got = (*reference)->Run(inputs, others, batch, 0);
     ASSERT_TRUE(got.ok()) << got.status();
     EXPECT_EQ(got->loss.sum, expected.loss.sum);
@@ -221,6 +225,12 @@ const Case kCases[] = {
     {"LlamaInBf16StashFp16", 2, 4, 32, 61, 12, 3, 9, false, 0, 0, 0, true, false, "fp16", "llama",
      false, "bfloat16"},
     {"Packed", 2, 2, 32, 61, 40, 3, 1024, true, 0, 0, 0, true, false, "fp32", "", true},
+    {"InBf16", 2, 2, 32, 61, 12, 3, 9, true, 0.1, 0.2, 0.3, true, false, "fp32", "", false,
+     "bfloat16"},
+    {"InFp16BothAxes", 2, 4, 64, 67, 16, 2, 9, false, 0.1, 0, 0, false, true, "fp8_e4m3", "", false,
+     "float16"},
+    {"InBf16Packed", 2, 2, 32, 61, 40, 3, 1024, true, 0, 0, 0, true, false, "fp32", "", true,
+     "bfloat16"},
     {"PackedDropout", 2, 4, 64, 67, 40, 2, 9, false, 0.1, 0.2, 0.3, true, false, "fp32", "", true},
 };
 INSTANTIATE_TEST_SUITE_P(All, ReferenceModelTest, testing::ValuesIn(kCases),

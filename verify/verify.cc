@@ -25,6 +25,7 @@
 #include "verify/reference_models.h"
 #include "verify/reference_training.h"
 #include "verify/run_folder.h"
+#include "verify/stage_programs.h"
 #include "worker/data/batch_source.h"
 #include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
@@ -48,9 +49,28 @@ int ThreadsOfWorker(const WorkerConfig& worker) {
 
 bool IsCpu(const std::string& profile) { return absl::StrContains(profile, " cpu "); }
 
-absl::Status CheckDevice(const RunFolder& run, uint64_t step, const std::string& auto_profile) {
+// `profile` is that of a device that computes, or on a CPU that of worker.device=auto here.
+absl::Status CheckDevice(const RunFolder& run, uint64_t step, bool on_device,
+                         const std::string& profile) {
   EPS_ASSIGN_OR_RETURN(const std::vector<std::string> recorded, run.ComputeProfiles(step));
-  return CheckComputedOnCpu(recorded, run.config().worker.device, auto_profile);
+  if (on_device) return CheckComputedLike(recorded, profile);
+  return CheckComputedOnCpu(recorded, run.config().worker.device, profile);
+}
+
+absl::StatusOr<std::unique_ptr<ReferenceModel>> ModelOf(const VerifyOptions& options,
+                                                        const RuntimeOptions& runtime,
+                                                        const JobSpec& spec) {
+  const bool shifts_masks = options.plant == Plant::kWrongMaskKey;
+  if (options.device == "cpu" && !options.stage_programs) {
+    ReferenceOptions reference;
+    reference.threads = runtime.threads;
+    reference.mask_stage_shift = shifts_masks ? 1 : 0;
+    return NewReferenceModel(spec, reference);
+  }
+  if (!shifts_masks) return NewStagePrograms(spec, runtime);
+  return absl::InvalidArgumentError(
+      "--plant: this mistake is one of the independent reference; omit --device and "
+      "--stage-programs");
 }
 
 absl::Status CheckVerifiable(const RunFolder& run) {
@@ -209,6 +229,13 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
                  "LibTorch's threads; use as many as a worker had, because the bits depend on them "
                  "(default: the run's worker.threads)")
       ->check(CLI::Range(1, 4096));
+  app.add_option("--device", options.device,
+                 "cpu, or cuda or cuda:N for a run whose workers computed on such a device: "
+                 "implies --stage-programs")
+      ->capture_default_str();
+  app.add_flag("--stage-programs", options.stage_programs,
+               "compute with the worker's stage programs, one after another, instead of the "
+               "independent reference");
   app.add_option("--steps", options.steps, "number of steps to compare (default: all)");
   app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
   EPS_ASSIGN_OR_RETURN(command.text, ParseAppArguments(&app, arguments));
@@ -229,8 +256,8 @@ absl::Status CheckComputedOnCpu(const std::vector<std::string>& recorded, const 
   const auto refuse = [](const std::string& found) {
     return absl::InvalidArgumentError(
         absl::StrCat(found,
-                     ", whose bits differ from those of the reference's CPU; train with "
-                     "--worker.device=cpu to verify"));
+                     ", whose bits differ from those of the reference's CPU; verify with "
+                     "--device=cuda on such a device, or train with --worker.device=cpu"));
   };
   for (const std::string& profile : recorded) {
     if (IsCpu(profile)) continue;
@@ -249,11 +276,27 @@ absl::Status CheckComputedOnCpu(const std::vector<std::string>& recorded, const 
   return absl::OkStatus();
 }
 
+absl::Status CheckComputedLike(const std::vector<std::string>& recorded, const std::string& here) {
+  for (const std::string& profile : recorded) {
+    if (profile == here) continue;
+    return absl::InvalidArgumentError(absl::StrCat("a worker of the run computed with \"", profile,
+                                                   "\", and --device here is \"", here,
+                                                   "\", whose bits may differ"));
+  }
+  if (!recorded.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--device: the run does not say how its workers computed, so that no device is known to have "
+      "its bits");
+}
+
 absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) {
   EPS_ASSIGN_OR_RETURN(const RunFolder run, RunFolder::Open(options.run));
   EPS_RETURN_IF_ERROR(CheckVerifiable(run));
-  EPS_ASSIGN_OR_RETURN(const std::string auto_profile, TorchComputeProfile(RuntimeOptions()));
-  EPS_RETURN_IF_ERROR(CheckDevice(run, /*step=*/1, auto_profile));
+  const bool on_device = options.device != "cpu";
+  RuntimeOptions runtime;
+  if (on_device) runtime.device = options.device;
+  EPS_ASSIGN_OR_RETURN(const std::string profile, TorchComputeProfile(runtime));
+  EPS_RETURN_IF_ERROR(CheckDevice(run, /*step=*/1, on_device, profile));
   const JobSpec& spec = run.spec();
   if (const PluginSpec& plugin = spec.optimizer.plugin; !plugin.sha256.empty()) {
     const std::string& file = run.config().optimizer.plugin;
@@ -263,11 +306,9 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   EPS_ASSIGN_OR_RETURN(const auto data, OpenData(options, run));
   const auto batches = NewBatchSource(spec, *data);
 
-  ReferenceOptions model_options;
-  model_options.threads =
-      options.threads > 0 ? options.threads : ThreadsOfWorker(run.config().worker);
-  model_options.mask_stage_shift = options.plant == Plant::kWrongMaskKey ? 1 : 0;
-  EPS_ASSIGN_OR_RETURN(const auto model, NewReferenceModel(spec, model_options));
+  runtime.device = options.device;
+  runtime.threads = options.threads > 0 ? options.threads : ThreadsOfWorker(run.config().worker);
+  EPS_ASSIGN_OR_RETURN(const auto model, ModelOf(options, runtime, spec));
   EPS_ASSIGN_OR_RETURN(const auto reference,
                        ReferenceTraining::New(spec, model.get(), batches.get(), options.plant));
   const std::string weights_file =
@@ -279,7 +320,7 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
 
   const uint64_t steps =
       options.steps == 0 ? spec.training.steps : std::min(options.steps, spec.training.steps);
-  *out << "verify: " << options.run << " steps: " << steps << " threads: " << model_options.threads
+  *out << "verify: " << options.run << " steps: " << steps << " threads: " << runtime.threads
        << " weights: " << (weights_file.empty() ? "from the seed" : weights_file) << std::endl;
   for (const PlantInfo& info : Plants()) {
     if (info.plant != options.plant) continue;
@@ -287,7 +328,7 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   }
   Comparison comparison(run, steps, out);
   while (reference->step() < steps) {
-    EPS_RETURN_IF_ERROR(CheckDevice(run, reference->step() + 1, auto_profile));
+    EPS_RETURN_IF_ERROR(CheckDevice(run, reference->step() + 1, on_device, profile));
     EPS_ASSIGN_OR_RETURN(const StepFigures figures, reference->RunStep());
     EPS_ASSIGN_OR_RETURN(const bool equal, comparison.CompareStep(*reference, figures));
     if (!equal) return false;

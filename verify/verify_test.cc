@@ -24,8 +24,8 @@
 #include "base/memory_account.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "verify/stage_programs.h"
 #include "verify/testing/shard_oracle.h"
-#include "verify/testing/stage_chain.h"
 #include "worker/data/batch_source.h"
 #include "worker/data/sample_source.h"
 #include "worker/exec/torch_runtime.h"
@@ -79,7 +79,7 @@ class StageProgramModel final : public ReferenceModel {
   absl::StatusOr<MicroBatchResult> Run(const StageInputs& weights,
                                        const StageInputs& for_input_gradient,
                                        const MicroBatch& batch, int /*loss_scale_log2*/) override {
-    return RunStagePrograms(spec_, runtime_, weights, for_input_gradient, batch);
+    return RunStagePrograms(spec_, runtime_, weights, for_input_gradient, batch, 0);
   }
 
  private:
@@ -354,6 +354,16 @@ TEST_F(VerifyTest, RefusesASyntheticModel) {
   const Verdict verdict = Verify(Options(run));
   EXPECT_EQ(ExitCodeOf(verdict.equal.status()), ExitCode::kUsage);
   EXPECT_THAT(std::string(verdict.equal.status().message()), HasSubstr("type synthetic"));
+}
+
+TEST(CheckComputedLike, RefusesOtherDevices) {
+  const std::string here = "libtorch 2.11.0 cuda A sm_90", other = "libtorch 2.11.0 cuda B sm_90";
+  EXPECT_TRUE(CheckComputedLike({here, here}, here).ok());
+  for (const absl::Status& status :
+       {CheckComputedLike({here, other}, here), CheckComputedLike({}, here)}) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(status.message(), "--device")) << status;
+  }
 }
 
 TEST(CheckComputedOnCpu, RefusesGpusAlsoIfChosenByAuto) {

@@ -64,10 +64,17 @@ absl::Status RunVerify(const std::vector<std::string>& arguments) {
   EPS_ASSIGN_OR_RETURN(const std::string program, FindSibling("eps-verify"));
   std::vector<std::string> compare = {program};
   std::string plant;
+  std::string device;
+  bool stage_programs = false;
   CLI::App app{kVerify.help, kVerify.name};
   app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
+  app.add_option("--device", device, "cuda: compute the comparison with stage programs there");
+  app.add_flag("--stage-programs", stage_programs,
+               "compute the comparison with the worker's stage programs");
   EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(kVerify, &app, arguments));
   if (!plant.empty()) compare.push_back(absl::StrCat("--plant=", plant));
+  if (!device.empty()) compare.push_back(absl::StrCat("--device=", device));
+  if (stage_programs) compare.push_back("--stage-programs");
   // First, so that the user's settings override it.
   line.settings.insert(line.settings.begin(), {"training.steps", kDefaultSteps});
   bool has_folder = false;
