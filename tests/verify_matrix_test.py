@@ -123,8 +123,8 @@ class VerifyMatrix(unittest.TestCase):
         }
         settings.update(more)
         with self.subTest(**settings):
-            self.verify(model=model, flags=["--servers=%d" % servers, "--workers=%d" % parts, *more_flags],
-                        **settings)
+            flags = ["--servers=%d" % servers, "--workers=%d" % parts, *more_flags]
+            self.verify(model=model, flags=flags, **settings)
 
     def test_a_stash_in_a_file(self):
         with tempfile.TemporaryDirectory() as folder:
