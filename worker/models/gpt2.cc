@@ -29,10 +29,10 @@
 //
 // head        h = layer_norm(x) for all N rows; then for each block of loss_block_tokens rows, in
 //             order: l = log_softmax(mm(h, W^T)); loss = sum of -l[label] in double, row by row;
-//             dl = log_softmax's derivative of -2^-k at the label (0 in rows without a label);
-//             dW = mm(dl^T, h) for the first block, addmm_(dl^T, h) into it for the others (of
-//             16-bit values on a device, the sum of the products);
-//             dh = mm(dl, W'); last, layer norm's derivative for all N rows
+//             dl = log_softmax's derivative of -2^-k at the label (0 in rows without a label), both
+//             by our kernel on a device that has it; dW = mm(dl^T, h) for the first block,
+//             addmm_(dl^T, h) into it for the others (of 16-bit values on a device, the sum of the
+//             products); dh = mm(dl, W'); last, layer norm's derivative for all N rows
 
 #include <cmath>
 #include <limits>
@@ -404,7 +404,7 @@ class HeadStage final : public Gpt2Stage {
     const Tensor label_log_p = at::empty({x.size(0)}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < x.size(0); first += block) {
       const int64_t count = std::min(block, x.size(0) - first);
-      WriteLabelLogP(Wide(at::mm(h.narrow(0, first, count), w[lm_weight_].t())),
+      WriteLabelLogP(at::mm(h.narrow(0, first, count), w[lm_weight_].t()),
                      labels.narrow(0, first, count), label_log_p.narrow(0, first, count));
     }
     return label_log_p;
@@ -421,10 +421,9 @@ class HeadStage final : public Gpt2Stage {
                  const Tensor& labels_all, int64_t first, int64_t count, double scale,
                  const Tensor& dh, TorchBackward* out) const {
     const Tensor h = h_all.narrow(0, first, count);
-    const Tensor scores =
-        LabelLogPGradient(Wide(at::mm(h, weight.t())), labels_all.narrow(0, first, count), scale,
-                          spec_.training.label_smoothing, out->label_log_p.narrow(0, first, count))
-            .to(type_);
+    const Tensor scores = CrossEntropyGradient(
+        at::mm(h, weight.t()), labels_all.narrow(0, first, count), scale,
+        spec_.training.label_smoothing, out->label_log_p.narrow(0, first, count));
     Tensor& dweight = out->gradient[lm_weight_];
     if (!dweight.defined()) {
       dweight = WideProduct(scores.t(), h);

@@ -5,6 +5,7 @@
 #include "ATen/ops/_log_softmax.h"
 #include "ATen/ops/_log_softmax_backward_data.h"
 #include "c10/util/Exception.h"
+#include "worker/exec/device_kernels.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
@@ -31,11 +32,33 @@ void SetLabels(const Tensor& targets, const Tensor& counted, float value, float 
   }
 }
 
+// Returns null if LibTorch computes the loss of these scores.
+const DeviceKernels* KernelsFor(const Tensor& scores) {
+  if (!DeviceKernels::HasCrossEntropy(scores.scalar_type())) return nullptr;
+  return DeviceKernels::ForOrNull(scores);
+}
+
 }  // namespace
 
 void WriteLabelLogP(const Tensor& scores, const Tensor& labels, const Tensor& label_log_p) {
-  CopyLabels(at::_log_softmax(scores, 1, /*half_to_float=*/false), labels.clamp_min(0).unsqueeze(1),
-             label_log_p);
+  if (const DeviceKernels* const kernels = KernelsFor(scores)) {
+    return kernels->CrossEntropy(scores.clone(at::MemoryFormat::Contiguous), labels, 1.0,
+                                 label_log_p);
+  }
+  CopyLabels(at::_log_softmax(scores.to(at::kFloat), 1, /*half_to_float=*/false),
+             labels.clamp_min(0).unsqueeze(1), label_log_p);
+}
+
+Tensor CrossEntropyGradient(Tensor scores, const Tensor& labels, double scale, double smoothing,
+                            const Tensor& label_log_p) {
+  const DeviceKernels* const kernels = smoothing > 0 ? nullptr : KernelsFor(scores);
+  if (kernels == nullptr) {
+    const at::ScalarType type = scores.scalar_type();
+    return LabelLogPGradient(scores.to(at::kFloat), labels, scale, smoothing, label_log_p).to(type);
+  }
+  scores = scores.contiguous();
+  kernels->CrossEntropy(scores, labels, scale, label_log_p);
+  return scores;
 }
 
 Tensor LabelLogPGradient(Tensor scores, const Tensor& labels, double scale, double smoothing,

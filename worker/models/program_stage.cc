@@ -349,16 +349,14 @@ class ProgramHead final : public ProgramStage {
                         TorchBackward* out) const {
     const at::NoGradGuard no_grad;
     Tensor rows = RowsOfScores(block, scores.detach(), out);
-    const bool is_copy = rows.scalar_type() != at::kFloat;
-    if (is_copy) rows = rows.to(at::kFloat);
     const Tensor minus_loss = block.Part(out->label_log_p);
     Tensor gradient;
     if (program_.head == HeadKind::kMse) {
-      gradient = SquaredErrorGradient(rows, block.labels, scale, minus_loss);
+      gradient = SquaredErrorGradient(rows.to(at::kFloat), block.labels, scale, minus_loss);
     } else {
-      if (!is_copy && !calls_->output_is_free()) rows = rows.clone();
-      gradient = LabelLogPGradient(std::move(rows), block.labels, scale,
-                                   spec_.training.label_smoothing, minus_loss);
+      if (!calls_->output_is_free()) rows = rows.clone();
+      gradient = CrossEntropyGradient(std::move(rows), block.labels, scale,
+                                      spec_.training.label_smoothing, minus_loss);
     }
     return gradient.to(scores.scalar_type()).view(scores.sizes());
   }

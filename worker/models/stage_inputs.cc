@@ -4,6 +4,7 @@
 #include "ATen/ops/ones.h"
 #include "c10/util/Exception.h"
 #include "c10/util/accumulate.h"
+#include "worker/exec/device_kernels.h"
 
 namespace eps {
 namespace {
@@ -84,6 +85,9 @@ RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint
 }
 
 Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape, const Tensor& like) {
+  if (const DeviceKernels* const kernels = DeviceKernels::ForOrNull(like)) {
+    return kernels->DropoutMask(key, p, shape, like);
+  }
   Tensor mask = UploadBuffer(shape, at::kFloat, like);
   FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
   return Uploaded(mask, like);
