@@ -11,7 +11,7 @@
 #include "base/trace/span_names.h"
 #include "base/trace/trace_log.h"
 #include "worker/exec/queues/device_queues.h"
-#include "worker/exec/stash_tensors.h"
+#include "worker/exec/stash/stash_tensors.h"
 #include "worker/exec/torch_gradient.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_results.h"

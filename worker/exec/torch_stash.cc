@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "base/status_macros.h"
 #include "c10/core/CachingDeviceAllocator.h"
-#include "worker/exec/stash_tensors.h"
+#include "worker/exec/stash/stash_tensors.h"
 #include "worker/exec/torch_guard.h"
 #include "worker/exec/torch_host_stage.h"
 

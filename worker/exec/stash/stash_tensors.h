@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_EXEC_STASH_TENSORS_H_
-#define EPS_WORKER_EXEC_STASH_TENSORS_H_
+#ifndef EPS_WORKER_EXEC_STASH_STASH_TENSORS_H_
+#define EPS_WORKER_EXEC_STASH_STASH_TENSORS_H_
 
 // Stage inputs as the stash holds them: tensors of the stash codec's own type, in the shape of what
 // they encode. Only worker/exec includes this header.
@@ -21,4 +21,4 @@ at::Tensor EncodeByTorch(const StashCodec& codec, const at::Tensor& x);
 
 }  // namespace eps
 
-#endif  // EPS_WORKER_EXEC_STASH_TENSORS_H_
+#endif  // EPS_WORKER_EXEC_STASH_STASH_TENSORS_H_

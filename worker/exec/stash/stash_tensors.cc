@@ -1,4 +1,4 @@
-#include "worker/exec/stash_tensors.h"
+#include "worker/exec/stash/stash_tensors.h"
 
 #include "ATen/ops/empty.h"
 #include "base/check.h"
