@@ -290,9 +290,14 @@ TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& har
   Bytes on_host = (1 - shape.stash_on_device) * stash;
   const bool in_file = storage.stash_host > Bytes(0) && storage.stash_host < on_host;
   if (in_file) on_host = storage.stash_host;
+  const bool shares = storage.stash_device > Bytes(0);
   if (on_host > Bytes(0)) {
     tier.uses.push_back(Use(MemoryKind::kStash, each * on_host, /*exact=*/!in_file,
-                            in_file ? Bytes(0) : each * on_host));
+                            in_file || shares ? Bytes(0) : each * on_host));
+  }
+  if (shares && !in_file) {
+    tier.spilling = each * stash;
+    tier.spared = each * storage.stash_device;
   }
   tier.remedy =
       "fewer micro-batches (training.micro_batches), a smaller stash (worker.stash_codec), a stash "
@@ -301,7 +306,7 @@ TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& har
 }
 
 TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec,
-                   const Hardware& hardware, const RunShape& shape) {
+                   const Hardware& hardware, const RunShape& shape, const StoragePlan& storage) {
   const Device& smallest = SmallestDevice(hardware);
   TierUse tier;
   tier.tier = Tier::kDevice;
@@ -319,20 +324,13 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
   tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});
   const Bytes on_device = shape.stash_on_device * stash;
   if (on_device > Bytes(0)) {
-    tier.uses.push_back(Use(MemoryKind::kStash, on_device, /*exact=*/true, on_device));
+    tier.uses.push_back(Use(MemoryKind::kStash, on_device, /*exact=*/true,
+                            storage.stash_device > Bytes(0) ? Bytes(0) : on_device));
   }
   tier.remedy =
       "smaller micro-batches (training.micro_batch_size), shorter sequences (training.seq_len), or "
       "worker.stash=host";
   return tier;
-}
-
-Bytes StashOfWorker(const Workload& work, const RunShape& shape) {
-  Bytes stash;
-  for (const StageWork& stage : work.stages) {
-    stash += std::ceil(static_cast<double>(work.parts) / shape.workers) * stage.stash;
-  }
-  return stash;
 }
 
 }  // namespace
@@ -407,7 +405,7 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   const Bytes stash = StashOfWorker(work, shape);
   const LargestStage largest = FindLargestStage(spec, chunks, codecs);
   TierUse host = WorkerTier(largest, stash, hardware, shape, storage);
-  TierUse device = DeviceTier(largest, stash, spec, hardware, shape);
+  TierUse device = DeviceTier(largest, stash, spec, hardware, shape, storage);
   const bool host_computes = SmallestDevice(hardware).host;
   if (host_computes) {  // the host memory also holds what the device would
     for (MemoryUse& use : device.uses) {
@@ -425,21 +423,28 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
   return tiers;
 }
 
-absl::StatusOr<double> StashShareOnDevice(const JobSpec& spec, const Workload& work,
-                                          const Hardware& hardware, const RunShape& shape,
-                                          Bytes device_memory) {
+absl::StatusOr<Bytes> StashRoomOnDevice(const JobSpec& spec, const Hardware& hardware,
+                                        const RunShape& shape, Bytes device_memory) {
   const Device& smallest = SmallestDevice(hardware);
-  const Bytes stash = StashOfWorker(work, shape);
-  if (smallest.host || stash == Bytes(0)) return 0.0;
+  if (smallest.host) return Bytes(0);
   const ChunkMap chunks = ChunkMap::Build(spec);
   EPS_ASSIGN_OR_RETURN(const CodecTable codecs, CodecTable::Build(spec, chunks));
   RunShape without = shape;
   without.stash_on_device = 0;
   const Bytes used =
-      DeviceTier(FindLargestStage(spec, chunks, codecs), stash, spec, hardware, without).used();
+      DeviceTier(FindLargestStage(spec, chunks, codecs), Bytes(0), spec, hardware, without, {})
+          .used();
   const Bytes all = device_memory > Bytes(0) ? Min(device_memory, smallest.memory)
                                              : kUsedOfDevice * smallest.memory;
-  return Min(stash, all - Min(all, used)) / stash;
+  return all - Min(all, used);
+}
+
+Bytes StashOfWorker(const Workload& work, const RunShape& shape) {
+  Bytes stash;
+  for (const StageWork& stage : work.stages) {
+    stash += std::ceil(static_cast<double>(work.parts) / shape.workers) * stage.stash;
+  }
+  return stash;
 }
 
 absl::Status CheckFits(const std::vector<TierUse>& tiers) {

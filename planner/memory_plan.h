@@ -43,6 +43,10 @@ struct TierUse {
   std::vector<MemoryUse> uses;
   Bytes beside;        // used by another tier in the same memory (one_machine)
   std::string remedy;  // what to do if it does not fit, with the key to change
+  // Bytes that grow with the number of layers, and how many of them another tier holds first
+  // (worker.stash=auto). The rest is among `uses`, where it does not count as growing.
+  Bytes spilling;
+  Bytes spared;
 
   Bytes used() const;
   Bytes growing() const;
@@ -66,6 +70,7 @@ struct StoragePlan {
   Bytes state_memory;    // of one server whose state is on disks (storage.dram)
   Bytes device_memory;   // of the emulated storage devices of one server; 0 without them
   Bytes server_limit;    // servers.memory_limit; 0 allows all of the machine's memory
+  Bytes stash_device;    // room for the stash on a device (worker.stash=auto)
   Bytes stash_host;      // of one worker whose stash may go on in a file; 0: all of it is in memory
   Bytes shared_weights;  // the most that a server shares with workers of its machine; 0: nothing
   Bytes shared_gradients;  // the same of gradients, for each of them
@@ -80,12 +85,13 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
                                                 const Hardware& hardware, const RunShape& shape,
                                                 const StoragePlan& storage);
 
-// Returns the share of the stash for which the smallest device has room (worker.stash=auto) among
+// Returns the room that the smallest device has for a stash (worker.stash=auto) among
 // `device_memory` bytes, of which 0 means nine tenths of its own; 0 if workers compute on their
 // host.
-absl::StatusOr<double> StashShareOnDevice(const JobSpec& spec, const Workload& work,
-                                          const Hardware& hardware, const RunShape& shape,
-                                          Bytes device_memory);
+absl::StatusOr<Bytes> StashRoomOnDevice(const JobSpec& spec, const Hardware& hardware,
+                                        const RunShape& shape, Bytes device_memory);
+// Returns the stash of the worker with most parts.
+Bytes StashOfWorker(const Workload& work, const RunShape& shape);
 
 // Returns ResourceExhausted (exit code 71) if a tier does not fit; the message has the figures and
 // the keys to change.

@@ -134,7 +134,8 @@ TEST(MemoryPlan, MoreServersThanChunksAreRefused) {
 }
 
 TEST(MemoryPlan, OneMachineHasOneMemory) {
-  const Config config = ConfigWith({{"training.clip", "none"}, {"training.micro_batches", "16"}});
+  const Config config = ConfigWith(
+      {{"training.clip", "none"}, {"training.micro_batches", "16"}, {"worker.stash", "host"}});
   Hardware hardware = Example("h200_node");
   const JobSpec spec = Gpt2Spec(config, 40, 1600, 8);
   const Plan plan = *MakePlan(config, spec, hardware);
@@ -147,6 +148,34 @@ TEST(MemoryPlan, OneMachineHasOneMemory) {
   hardware.servers[0].memory = hardware.workers[0].memory =
       servers.used() + workers.used() - Bytes(1);
   EXPECT_FALSE(CheckFits(MakePlan(config, spec, hardware)->tiers).ok());
+}
+
+// Returns the bytes of the stash in a tier of a node, for each of its eight workers.
+Bytes StashIn(Tier tier, const std::string& where, const std::string& device_memory) {
+  const Config config = ConfigWith({{"training.clip", "none"},
+                                    {"training.micro_batches", "16"},
+                                    {"worker.stash", where},
+                                    {"worker.device_memory", device_memory}});
+  const Plan plan = *MakePlan(config, Gpt2Spec(config, 40, 1600, 8), Example("h200_node"));
+  Bytes bytes;
+  for (const TierUse& of : plan.tiers) {
+    const double each = of.tier == Tier::kWorkerMemory ? 8 : 1;
+    for (const MemoryUse& use : of.uses) {
+      if (of.tier == tier && use.kind == "stash") bytes += use.bytes / each;
+    }
+  }
+  return bytes;
+}
+
+TEST(MemoryPlan, TheDeviceHoldsTheStashFirst) {
+  const Bytes all = StashIn(Tier::kWorkerMemory, "host", "0");
+  EXPECT_EQ(StashIn(Tier::kDevice, "auto", "0"), all);
+  EXPECT_EQ(StashIn(Tier::kWorkerMemory, "auto", "0"), Bytes(0));
+  const Bytes some = StashIn(Tier::kDevice, "auto", "16GiB");
+  EXPECT_GT(some, Bytes(1e9));
+  EXPECT_LT(some, Bytes(16.0 * 1024 * 1024 * 1024));
+  const Bytes rest = StashIn(Tier::kWorkerMemory, "auto", "16GiB");
+  EXPECT_NEAR((some + rest) / all, 1, 1e-9);
 }
 
 TEST(MemoryPlan, ResidualsCountAtTheirHome) {

@@ -1,6 +1,7 @@
 #include "planner/plan.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -31,6 +32,8 @@ double StateBytes(const Workload& work, const MomentWidth& moments) {
   return kMasterBytes + fields * moments.bytes;
 }
 
+constexpr double kUnbounded = std::numeric_limits<double>::infinity();
+
 // Returns the largest numbers of parameters that the servers' memory and disks hold if the model
 // gets deeper. Memory that does not grow with the depth is subtracted first; memory that grows is
 // counted per parameter, as in the plan.
@@ -38,35 +41,50 @@ std::vector<Capacity> Capacities(const std::vector<TierUse>& tiers, const Worklo
                                  const Hardware& hardware) {
   Bytes fixed;
   Bytes growing;  // growing bytes other than the state
+  Bytes spilling;
+  Bytes spared;
   for (const TierUse& tier : tiers) {
     const bool same_memory = tier.tier == Tier::kWorkerMemory && hardware.one_machine;
     if (tier.tier != Tier::kServerMemory && !same_memory) continue;
     fixed += tier.used() - tier.growing();
     growing += tier.growing();
+    spilling += tier.spilling;
+    spared += tier.spared;
+    for (const MemoryUse& use : tier.uses) {  // bytes that spill are not fixed
+      const bool spills = use.kind == MemoryKindName(MemoryKind::kStash);
+      if (tier.spilling > Bytes(0) && spills) fixed = fixed - use.bytes;
+    }
     for (const MemoryUse& use : tier.uses) {
       if (use.kind == MemoryKindName(MemoryKind::kState)) growing = growing - use.bytes;
     }
   }
   Bytes memory;
+  Bytes with_spared;
   Bytes disk;
   for (const ServerKind& server : hardware.servers) {
     memory += server.count * Max(server.memory - fixed, Bytes(0));
+    with_spared += server.count * Max(server.memory - fixed + spared, Bytes(0));
     if (server.storage.has_value()) {
       disk += static_cast<double>(server.count) * server.storage->count * server.storage->capacity;
     }
   }
   const double beside = growing.value() / static_cast<double>(work.parameters);
+  const double spill = spilling.value() / static_cast<double>(work.parameters);
+  // Returns the parameters that memory holds, of `bytes` each.
+  const auto in_memory = [&](double bytes) {
+    const double alone = bytes > 0 ? memory.value() / bytes : kUnbounded;
+    return spill > 0 ? std::min(alone, with_spared.value() / (bytes + spill)) : alone;
+  };
   std::vector<Capacity> capacities;
   for (const MomentWidth& moments : kMoments) {
     const double state = StateBytes(work, moments);
     if (!moments.built && state == kMasterBytes) continue;  // an optimizer without moments
     const std::string name = moments.name;
     capacities.push_back(
-        {"state in memory, " + name, state, memory.value() / (state + beside), moments.built});
+        {"state in memory, " + name, state, in_memory(state + beside), moments.built});
     if (disk == Bytes(0)) continue;
     const double on_disk = kDiskSlots * state + (work.sealed ? kMasterBytes : 0);
-    double parameters = disk.value() / on_disk;
-    if (beside > 0) parameters = std::min(parameters, memory.value() / beside);
+    const double parameters = std::min(disk.value() / on_disk, in_memory(beside));
     capacities.push_back({"state on disks, " + name, state, parameters, moments.built});
   }
   return capacities;
@@ -170,13 +188,15 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   const Bytes held = plan.shape.servers * Bytes(static_cast<double>(config.storage.dram));
   const Bytes state = static_cast<double>(plan.work.parameters) * plan.work.state_per_parameter;
   plan.shape.disk_share = 1 - Min(held, state) / state;
+  StoragePlan storage;
   if (config.worker.stash == "auto") {
     EPS_ASSIGN_OR_RETURN(
-        plan.shape.stash_on_device,
-        StashShareOnDevice(spec, plan.work, hardware, plan.shape,
-                           Bytes(static_cast<double>(config.worker.device_memory))));
+        storage.stash_device,
+        StashRoomOnDevice(spec, hardware, plan.shape,
+                          Bytes(static_cast<double>(config.worker.device_memory))));
+    const Bytes stash = StashOfWorker(plan.work, plan.shape);
+    if (stash > Bytes(0)) plan.shape.stash_on_device = Min(stash, storage.stash_device) / stash;
   }
-  StoragePlan storage;
   if (!config.worker.stash_path.empty()) {
     storage.stash_host = Bytes(static_cast<double>(config.worker.stash_host));
   }

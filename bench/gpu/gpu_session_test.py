@@ -130,7 +130,8 @@ class Session(unittest.TestCase):
     def test_a_failed_stage_stops_no_other(self):
         machine = self.machine("failing")
         self.assert_ends(machine.run("loads"), 0)
-        machine.replace_program("eps-worker", "echo planted >&2; exit 77\n")
+        machine.replace_program("eps-worker",
+                                "[[ $1 == step ]] || exit 0\necho planted >&2; exit 77\n")
         run = machine.run("depth,overlap,timeline")
         self.assert_ends(run, 3)
         self.assertIn("planted", run.stdout)

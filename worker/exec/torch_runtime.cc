@@ -63,6 +63,7 @@ class TorchRuntime final : public StageRuntime {
         device_(device),
         profile_(std::move(profile)),
         stash_(stash),
+        options_(options),
         account_(account) {
     if (device_.is_cpu()) {
       TensorMemory::Get().ResetPeak();
@@ -83,8 +84,6 @@ class TorchRuntime final : public StageRuntime {
         departures_ = std::make_unique<DeviceDepartures>(chunks_.get(), copies_.get(), account_);
       }
     }
-    activations_ =
-        std::make_unique<TorchStash>(spec_, stash_, options, device_, copies_.get(), account_);
     // Else threads of a CPU add the gradient of aten::index in any order. With a mere warning, the
     // attention's backward pass on a device would do so.
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
@@ -100,6 +99,8 @@ class TorchRuntime final : public StageRuntime {
       programs_.push_back(std::make_unique<TorchProgram>(spec_, StageId(i), std::move(stage),
                                                          stash_, copies_.get()));
     }
+    activations_ = std::make_unique<TorchStash>(spec_, stash_, options_, programs_[0]->type(),
+                                                device_, copies_.get(), account_);
     return absl::OkStatus();
   }
 
@@ -347,6 +348,7 @@ class TorchRuntime final : public StageRuntime {
   const c10::Device device_;
   const std::string profile_;
   const StashCodec& stash_;
+  const RuntimeOptions options_;
   MemoryAccount* const account_;
   // Set on a device other than the CPU.
   std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
@@ -355,7 +357,7 @@ class TorchRuntime final : public StageRuntime {
   std::unique_ptr<DeviceArrivals> arrivals_;  // null if weights are decoded on the host
   std::unique_ptr<DeviceCopies> copies_;
   std::unique_ptr<DeviceDepartures> departures_;
-  std::unique_ptr<TorchStash> activations_;
+  std::unique_ptr<TorchStash> activations_;  // set by AddStages
 
   std::vector<std::unique_ptr<TorchProgram>> programs_;
 };

@@ -17,18 +17,6 @@ namespace {
 
 using at::Tensor;
 
-at::ScalarType TypeOf(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      break;
-    case Precision::kBf16:
-      return at::kBFloat16;
-    case Precision::kCmp:
-      return at::kHalf;
-  }
-  return at::kFloat;
-}
-
 uint64_t HostLimit(const RuntimeOptions& options) {
   return options.stash_host == 0 ? MemoryAccount::kNoLimit : options.stash_host;
 }
@@ -60,11 +48,11 @@ StashRooms RoomsOf(const JobSpec& spec, const RuntimeOptions& options, c10::Devi
 }  // namespace
 
 TorchStash::TorchStash(const JobSpec& spec, const StashCodec& codec, const RuntimeOptions& options,
-                       c10::Device device, DeviceCopies* copies_or_null,
+                       at::ScalarType type, c10::Device device, DeviceCopies* copies_or_null,
                        MemoryAccount* account_or_null)
     : codec_(codec),
       sizes_(StashSizesOf(spec, codec)),
-      type_(TypeOf(spec.training.precision)),
+      type_(type),
       path_(options.stash_path),
       copies_(copies_or_null),
       account_(account_or_null),
@@ -92,12 +80,18 @@ absl::StatusOr<ActivationPtr> TorchStash::Stash(ActivationPtr activation) {
     case StashTier::kDevice:
       if (!encoded) return activation;
       return ActivationPtr(std::make_shared<TorchActivation>(Tensor(), from.encoded()));
-    case StashTier::kHost:
-      return StashOnHost(from);
+    case StashTier::kHost: {
+      // A gradient finds no room in the place of an input that is in the file.
+      absl::StatusOr<ActivationPtr> stashed = StashOnHost(from);
+      const bool is_full = absl::IsResourceExhausted(stashed.status()) && filed_ != nullptr;
+      if (!is_full || bytes > filed_->file().item_bytes()) return stashed;
+      break;
+    }
     case StashTier::kFile:
+      if (bytes > filed_->file().item_bytes()) return StashOnHost(from);
       break;
   }
-  return bytes <= filed_->file().item_bytes() ? StashInFile(from) : StashOnHost(from);
+  return StashInFile(from);
 }
 
 absl::StatusOr<ActivationPtr> TorchStash::StashOnHost(const TorchActivation& from) {

@@ -26,9 +26,11 @@ namespace eps {
 // Use it from the thread that computes. The methods are those of StageRuntime, and do not throw.
 class TorchStash {
  public:
-  // Borrows everything; `copies_or_null` is null on a CPU, and `account_or_null` may be.
+  // Activations have the type `type`. Borrows everything; `copies_or_null` is null on a CPU, and
+  // `account_or_null` may be.
   TorchStash(const JobSpec& spec, const StashCodec& codec, const RuntimeOptions& options,
-             c10::Device device, DeviceCopies* copies_or_null, MemoryAccount* account_or_null);
+             at::ScalarType type, c10::Device device, DeviceCopies* copies_or_null,
+             MemoryAccount* account_or_null);
 
   absl::Status Begin(uint64_t inputs, uint64_t gradients);
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation);
