@@ -365,6 +365,10 @@ absl::Status ControlClient::Export(
   if (!failure.ok()) context.TryCancel();
   const grpc::Status end = reader->Finish();
   if (!failure.ok()) return failure;
+  // Nobody here has cancelled the call: gRPC says so of a server that ends.
+  if (end.error_code() == grpc::StatusCode::CANCELLED) {
+    return absl::UnavailableError(absl::StrCat(where, ": the server ended the call"));
+  }
   EPS_RETURN_IF_ERROR(FromGrpc(end, where));
   if (state.empty()) return absl::OkStatus();
   return absl::DataLossError(
