@@ -168,7 +168,7 @@ TEST_F(ShmTest, WeightsAreWrittenOnceAndGivenBack) {
   Start();
   EXPECT_EQ(server_->Allocate(1), nullptr) << "a segment without workers";
   Hold(worker);
-  EXPECT_EQ(account_.live_bytes(MemoryKind::kFetch), kWeights);
+  EXPECT_EQ(account_.live_bytes(MemoryKind::kFetch), kWeights + kShmHoldBytes);
   worker.Send("give it back");
   EXPECT_EQ(worker.Receive(), "done");
   EXPECT_TRUE(AllFree());
