@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/ids.h"
 #include "base/job/layout/chunk_map.h"
-#include "base/job/models/model_family.h"
+#include "base/job/layout/step_memory.h"
 #include "base/memory_account.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
@@ -155,21 +155,6 @@ class ServerMemory {
   const int jit_depth_;
 };
 
-// Returns the bytes that the backward pass of one micro-batch keeps in addition to weights, for the
-// larger of a block and the head.
-double ActivationBytes(const JobSpec& spec) {
-  const ModelFamily& family = FamilyOf(spec.model.type);
-  const TrainingSpec& training = spec.training;
-  const size_t stages = spec.stages.size();
-  const double samples = training.micro_batch_size;
-  const double head_tokens =
-      std::min<double>(samples * training.seq_len, training.loss_block_tokens);
-  const StageShape block = {1, stages, 0, static_cast<double>(training.seq_len)};
-  const StageShape head = {stages - 1, stages, 0, head_tokens};
-  return std::max(samples * family.ActivationBytes(spec.model, block),
-                  family.ActivationBytes(spec.model, head));
-}
-
 const ServerKind& SmallestServer(const Hardware& hardware) {
   return *std::min_element(
       hardware.servers.begin(), hardware.servers.end(),
@@ -198,15 +183,6 @@ double ServersEach(const Hardware& hardware, const RunShape& shape) {
 // Returns the workers on one host: all of them if there is only one machine.
 double WorkersEach(const Hardware& hardware, const RunShape& shape) {
   return ProcessesEach(shape.workers, hardware.one_machine ? 1 : hardware.worker_count());
-}
-
-// Returns the FP32 gradients of a stage that a device holds at most: the partial sums of its
-// micro-batches along the tree (base/numerics/reduction_tree.h), with the newest gradient, and one
-// that is being copied to the host.
-double GradientsOnDevice(uint32_t micro_batches, bool copied) {
-  double sums = 1;
-  for (uint32_t leaves = micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2) ++sums;
-  return sums + (copied ? 1 : 0);
 }
 
 MemoryUse Use(MemoryKind kind, Bytes bytes, bool exact, Bytes growing) {
@@ -318,7 +294,8 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
     tier.uses.push_back(
         {"weights", Bytes(each * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
   }
-  const double gradients = GradientsOnDevice(spec.training.micro_batches, !smallest.host);
+  // A device holds one more while it is copied to the host.
+  const double gradients = TreeGradients(spec.training.micro_batches) + (smallest.host ? 0 : 1);
   tier.uses.push_back(
       {"gradients", Bytes(gradients * kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
   tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});

@@ -78,7 +78,7 @@ absl::StatusOr<std::string> ParseArguments(const std::vector<std::string>& argum
   app.add_option(
       "--hardware", o->hardware,
       "description of the machine, which has the peak of the device: a file, or an example "
-      "(eps plan --list-hardware)");
+      "(eps plan --examples)");
   app.add_flag("--json", o->json, "print the result as JSON");
   return ParseAppArguments(&app, arguments);
 }

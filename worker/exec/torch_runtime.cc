@@ -58,12 +58,11 @@ class TorchRuntime final : public StageRuntime {
  public:
   // `profile` is the device's.
   TorchRuntime(const JobSpec& spec, c10::Device device, std::string profile,
-               const StashCodec& stash, const RuntimeOptions& options, MemoryAccount* account)
+               const StashCodec& stash, MemoryAccount* account)
       : spec_(spec),
         device_(device),
         profile_(std::move(profile)),
         stash_(stash),
-        options_(options),
         account_(account) {
     if (device_.is_cpu()) {
       TensorMemory::Get().ResetPeak();
@@ -90,7 +89,7 @@ class TorchRuntime final : public StageRuntime {
     at::globalContext().setDeterministicFillUninitializedMemory(false);
   }
 
-  absl::Status AddStages(TorchStageFactory new_stage) {
+  absl::Status AddStages(TorchStageFactory new_stage, const RuntimeOptions& options) {
     for (uint32_t i = 0; i < spec_.stages.size(); ++i) {
       absl::StatusOr<std::unique_ptr<TorchStage>> made;
       EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("making stage ", Name(StageId(i))),
@@ -99,7 +98,7 @@ class TorchRuntime final : public StageRuntime {
       programs_.push_back(std::make_unique<TorchProgram>(spec_, StageId(i), std::move(stage),
                                                          stash_, copies_.get()));
     }
-    activations_ = std::make_unique<TorchStash>(spec_, stash_, options_, programs_[0]->type(),
+    activations_ = std::make_unique<TorchStash>(spec_, stash_, options, programs_[0]->type(),
                                                 device_, copies_.get(), account_);
     return absl::OkStatus();
   }
@@ -348,7 +347,6 @@ class TorchRuntime final : public StageRuntime {
   const c10::Device device_;
   const std::string profile_;
   const StashCodec& stash_;
-  const RuntimeOptions options_;
   MemoryAccount* const account_;
   // Set on a device other than the CPU.
   std::unique_ptr<c10::impl::VirtualGuardImpl> guard_;
@@ -398,10 +396,9 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
   EPS_ASSIGN_OR_RETURN(std::string profile, ComputeProfileOf(device, threads));
   std::unique_ptr<TorchRuntime> runtime;
   EPS_RETURN_IF_ERROR(CatchTorch("making the runtime", [&] {
-    runtime =
-        std::make_unique<TorchRuntime>(spec, device, std::move(profile), *stash, options, account);
+    runtime = std::make_unique<TorchRuntime>(spec, device, std::move(profile), *stash, account);
   }));
-  EPS_RETURN_IF_ERROR(runtime->AddStages(new_stage));
+  EPS_RETURN_IF_ERROR(runtime->AddStages(new_stage, options));
   return std::unique_ptr<StageRuntime>(std::move(runtime));
 }
 

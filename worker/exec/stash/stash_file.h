@@ -76,10 +76,10 @@ class StashFile {
   const std::unique_ptr<StateArena> memory_;
   const std::unique_ptr<IoQueue> queue_;
   MemoryAccount* const account_;  // may be null
-  uint64_t reserved_ = 0;
-  std::vector<uint64_t> free_;   // places that were given back
-  std::vector<uint32_t> crcs_;   // by place
-  std::vector<uint64_t> sizes_;  // by place
+  uint64_t reserved_ = 0;         // items that the file has room for
+  std::vector<uint64_t> free_;    // places that were given back
+  std::vector<uint32_t> crcs_;    // by place
+  std::vector<uint64_t> sizes_;   // by place
   Mutex mu_;
   CondVar done_;
   std::vector<Transfer> transfers_ EPS_GUARDED_BY(mu_);

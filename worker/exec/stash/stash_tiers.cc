@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "base/job/layout/step_memory.h"
 #include "base/job/models/model_family.h"
 #include "base/job/models/model_program.h"
 
@@ -30,23 +31,9 @@ StashSizes StashSizesOf(const JobSpec& spec, const StashCodec& codec) {
 }
 
 uint64_t DeviceBytesWithoutStash(const JobSpec& spec, uint64_t largest_stage) {
-  const TrainingSpec& training = spec.training;
-  const ModelFamily& family = FamilyOf(spec.model.type);
-  const size_t stages = spec.stages.size();
-  const double samples = training.micro_batch_size;
-  const double head_tokens =
-      std::min<double>(samples * training.seq_len, training.loss_block_tokens);
-  const StageShape block = {1, stages, 0, static_cast<double>(training.seq_len)};
-  const StageShape head = {stages - 1, stages, 0, head_tokens};
-  const double kept = std::max(samples * family.ActivationBytes(spec.model, block),
-                               family.ActivationBytes(spec.model, head));
-  // The partial sums of a tree over the micro-batches, with the newest gradient.
-  uint64_t sums = 1;
-  for (uint32_t leaves = training.micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2) {
-    ++sums;
-  }
-  return (kWeightSlots + sums + kLeavingGradients) * largest_stage +
-         static_cast<uint64_t>(kActivationMargin * kept);
+  const uint64_t stages =
+      kWeightSlots + TreeGradients(spec.training.micro_batches) + kLeavingGradients;
+  return stages * largest_stage + static_cast<uint64_t>(kActivationMargin * ActivationBytes(spec));
 }
 
 absl::Status StashTiers::Begin(uint64_t bytes) {
