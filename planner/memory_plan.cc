@@ -295,7 +295,7 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
         {"weights", Bytes(each * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
   }
   // A device holds one more while it is copied to the host.
-  const double gradients = TreeGradients(spec.training.micro_batches) + (smallest.host ? 0 : 1);
+  const double gradients = SummedGradients(spec.training) + (smallest.host ? 0 : 1);
   tier.uses.push_back(
       {"gradients", Bytes(gradients * kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
   tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});

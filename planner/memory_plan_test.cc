@@ -150,6 +150,28 @@ TEST(MemoryPlan, OneMachineHasOneMemory) {
   EXPECT_FALSE(CheckFits(MakePlan(config, spec, hardware)->tiers).ok());
 }
 
+// Returns the bytes of gradients on a device of a node.
+Bytes GradientsOnDevice(const std::string& sum, const std::string& micro_batches) {
+  const Config config = ConfigWith({{"training.clip", "none"},
+                                    {"training.gradient_sum", sum},
+                                    {"training.micro_batches", micro_batches}});
+  const Plan plan = *MakePlan(config, Gpt2Spec(config, 40, 1600, 8), Example("h200_node"));
+  for (const TierUse& of : plan.tiers) {
+    for (const MemoryUse& use : of.uses) {
+      if (of.tier == Tier::kDevice && use.kind == "gradients") return use.bytes;
+    }
+  }
+  return Bytes(0);
+}
+
+TEST(MemoryPlan, OneSumTakesTwoGradients) {
+  const Bytes one = GradientsOnDevice("tree", "1") / 2;  // one is on its way to the host
+  EXPECT_GT(one, Bytes(0));
+  EXPECT_EQ(GradientsOnDevice("tree", "16"), 6 * one);
+  EXPECT_EQ(GradientsOnDevice("fused", "16"), 3 * one);
+  EXPECT_EQ(GradientsOnDevice("fused", "1"), 2 * one);
+}
+
 // Returns the bytes of the stash in a tier of a node, for each of its eight workers.
 Bytes StashIn(Tier tier, const std::string& where, const std::string& device_memory) {
   const Config config = ConfigWith({{"training.clip", "none"},

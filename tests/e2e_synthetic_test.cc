@@ -129,11 +129,13 @@ class PoisonedRuntime final : public StageRuntime {
     }
     absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                             const ActivationPtr& in, const ActivationPtr& grad_out,
-                                            int loss_scale_log2) override {
+                                            int loss_scale_log2,
+                                            StageGradientPtr sum_or_null) override {
       const uint32_t part = batch.index / runtime_->spec_.training.micro_batches;
       const Poison& poison = runtime_->poison_;
       runtime_->poisoned_ = batch.step == Step(poison.step) && part == poison.part;
-      return program_->Backward(weights, batch, in, grad_out, loss_scale_log2);
+      return program_->Backward(weights, batch, in, grad_out, loss_scale_log2,
+                                std::move(sum_or_null));
     }
     absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
                                  const ActivationPtr& in, Predictions* predictions) override {

@@ -150,6 +150,14 @@ class VerifyMatrix(unittest.TestCase):
         self.quantized("bf16", "decode_once", "mx6", "fp32", 0, 1, 2, training__precision="cmp",
                        model=self.untied)
 
+    def test_gradients_in_one_sum(self):
+        fused = {"training__gradient_sum": "fused", "training__micro_batches": 5}
+        self.verify(training__parts=2, flags=["--servers=2", "--workers=2"], **fused)
+        self.quantized("mx6", "both_axes", "bf16", "fp8_e4m3", 0, 2, 1, training__precision="bf16",
+                       **fused)
+        result = self.eps("verify", flags=["--plant=sequential_tree"], **fused)
+        self.assertEqual(result.returncode, 1, result.stdout[-2000:])
+
     # The combinations below cover every pair of a weights codec family and a backward_weights, and
     # most pairs of the other settings.
     def test_weights_along_both_axes(self):

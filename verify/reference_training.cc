@@ -190,9 +190,22 @@ absl::StatusOr<MicroBatchResult> ReferenceTraining::RunMicroBatch(uint32_t part,
 }
 
 absl::StatusOr<MicroBatchResult> ReferenceTraining::RunPart(uint32_t part) const {
+  const bool fused = spec_.training.gradient_sum == GradientSum::kFused;
+  const uint32_t count = spec_.training.micro_batches;
+  std::vector<double> losses(count, 0.0);
+  const auto leaf = [&](uint32_t j) {
+    absl::StatusOr<MicroBatchResult> result = RunMicroBatch(part, j);
+    if (result.ok()) losses[j] = result->loss.sum;
+    return result;
+  };
   EPS_ASSIGN_OR_RETURN(MicroBatchResult sum,
-                       SumOf(spec_.training.micro_batches, plant_ == Plant::kSequentialTree,
-                             [&](uint32_t j) { return RunMicroBatch(part, j); }));
+                       SumOf(count, (plant_ == Plant::kSequentialTree) != fused, leaf));
+  if (fused) {  // losses are added along the tree nevertheless
+    EPS_ASSIGN_OR_RETURN(
+        sum.loss.sum, TreeSum<double>(
+                          0, count, [&](uint32_t j) { return absl::StatusOr<double>(losses[j]); },
+                          [](double a, double b) { return a + b; }));
+  }
   // A codec may turn an infinity into a finite number, so the worker looks before.
   const bool overflows = spec_.training.nonfinite == Nonfinite::kSkip && !IsFinite(sum.gradient);
   wire_->PassGradient(Step(step_), part, LossScaleLog2(spec_, loss_scale_), &sum.gradient);

@@ -74,8 +74,8 @@ absl::StatusOr<MicroBatchResult> RunStagePrograms(const JobSpec& spec, StageRunt
     if (s < lowest) continue;
     const StageId id(static_cast<uint32_t>(s));
     EPS_ASSIGN_OR_RETURN(const auto loaded, Load(spec, runtime, s, weights, for_input_gradient));
-    EPS_ASSIGN_OR_RETURN(
-        auto out, runtime->program(id).Backward(*loaded, batch, inputs[s], grad, loss_scale_log2));
+    EPS_ASSIGN_OR_RETURN(auto out, runtime->program(id).Backward(*loaded, batch, inputs[s], grad,
+                                                                 loss_scale_log2, nullptr));
     inputs[s] = nullptr;
     grad = std::move(out.grad_in);
     if (s + 1 == stages) result.loss = out.loss;

@@ -90,7 +90,7 @@ class Blocks {
                          runtime_->program(StageId(0)).Forward(*embedding, batch, nullptr));
     auto block = runtime_->Load(StageId(1), weights_[1]);
     EPS_ASSIGN_OR_RETURN(const auto result,
-                         runtime_->program(StageId(1)).Backward(*block, batch, x, x, 0));
+                         runtime_->program(StageId(1)).Backward(*block, batch, x, x, 0, nullptr));
     EPS_RETURN_IF_ERROR(runtime_->ToHost(StageId(1), *result.gradient, gradients_[1].get()));
     const auto begin = Clock::now();
     double bytes = 0;
@@ -133,7 +133,7 @@ class Blocks {
       EPS_ASSIGN_OR_RETURN(x, runtime_->Unstash(std::move(stash[s - 1])));
       EPS_ASSIGN_OR_RETURN(auto result, runtime_->program(StageId(s))
                                             .Backward(*weights, batch, x, gradient,
-                                                      /*loss_scale_log2=*/0));
+                                                      /*loss_scale_log2=*/0, nullptr));
       gradient = std::move(result.grad_in);
       if (runtime_->in_host_memory()) continue;  // the client reads the gradient where it is
       EPS_RETURN_IF_ERROR(runtime_->ToHost(StageId(s), *result.gradient, gradients_[s].get()));

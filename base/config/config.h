@@ -207,6 +207,7 @@ struct WorkerConfig {
   uint64_t stash_host = 0;      // bytes; 0 means half of the free memory, shared by local workers
   std::string stash_path;       // a folder; empty: the stash lies in memory only
   uint64_t device_memory = 0;   // bytes; 0 means nine tenths of what is free
+  std::string keep = "none";    // none | auto
   std::string stash_codec = "fp32";
   uint64_t frozen_cache = 0;  // bytes of frozen weights to keep between steps; 0 keeps none
   int threads = 0;            // 0 uses all cores

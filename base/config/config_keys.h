@@ -201,6 +201,9 @@ void WorkerKeys(V* v, WorkerConfig* w) {
   v->Key("worker.device_memory", &w->device_memory, SizeText(),
          "Memory of a device that a worker with worker.stash=auto may use; 0 means nine tenths of "
          "what is free when it starts.");
+  v->Key("worker.keep", &w->keep, AnyValue(),
+         "Whether the last stages keep what they computed until their backward pass, as far as "
+         "the device has room beside the stash (auto), or all stages compute it again (none).");
   StashKey(v, &w->stash_codec);
   v->Key("worker.frozen_cache", &w->frozen_cache, SizeText(),
          "Host memory in which a worker keeps encoded weights that are not trained; 0 keeps none.");

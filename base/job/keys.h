@@ -62,8 +62,8 @@ enum class Replay { kRollback };
 template <>
 inline constexpr std::array<const char*, 1> kNames<Replay> = {"rollback"};
 
-// The treatment of a step with a gradient that is not finite or not below 2^50: the job ends, or
-// the step updates nothing (the next one has its own data and the same weights).
+// With a gradient that is not finite or not below 2^50, the job ends, or the step updates nothing
+// (the next one has its own data and the same weights).
 enum class Nonfinite { kHalt, kSkip };
 template <>
 inline constexpr std::array<const char*, 2> kNames<Nonfinite> = {"halt", "skip"};
@@ -72,12 +72,18 @@ enum class Determinism { kStrict, kRelaxed };
 template <>
 inline constexpr std::array<const char*, 2> kNames<Determinism> = {"strict", "relaxed"};
 
-// The element type in which a worker computes: that of the stages' weights, activations and
-// activation gradients. Weights at the servers, moments, sums of gradients and losses are FP32.
-// kCmp is FP16 with a loss scale (constant mixed precision; L2L, section 4.2).
+// The element type of a stage's weights, activations and activation gradients. Weights at the
+// servers, moments, sums of gradients and losses are FP32. kCmp is FP16 with a loss scale
+// (constant mixed precision; L2L, section 4.2).
 enum class Precision { kFp32, kBf16, kCmp };
 template <>
 inline constexpr std::array<const char*, 3> kNames<Precision> = {"fp32", "bf16", "cmp"};
+
+// How a worker adds a part's micro-batches: along the tree of base/numerics/reduction_tree.h, or in
+// their order.
+enum class GradientSum { kTree, kFused };
+template <>
+inline constexpr std::array<const char*, 2> kNames<GradientSum> = {"tree", "fused"};
 
 template <>
 inline constexpr std::array<const char*, 2> kNames<LossScaling> = {"dynamic", "static"};
@@ -98,6 +104,7 @@ struct TrainingSettings {
   double label_smoothing = 0.0;       // the share of a label that is spread over all classes
   Precision precision = Precision::kFp32;
   LossScaleRule loss_scale;  // of precision cmp
+  GradientSum gradient_sum = GradientSum::kTree;
 };
 
 // The training of a job, with nothing left open.
@@ -142,23 +149,25 @@ void TrainingKeys(V* v, T* t) {
                  "disables it.");
   v->OptionalKey("training.precision", &t->precision, Precision::kFp32, AnyValue(),
                  "Element type in which workers compute: fp32, bf16, or cmp: float16 with a loss "
-                 "scale. A model is exported in it (docs/models.md).");
+                 "scale. An exported model has the one of its export (docs/models.md).");
   const LossScaleRule usual;
   v->OptionalKey("training.loss_scale", &t->loss_scale.scaling, usual.scaling, AnyValue(),
                  "With training.precision=cmp: the loss scale halves after overflows and doubles "
                  "after steps without one (dynamic), or stays (static).");
   v->OptionalKey("training.loss_scale_initial", &t->loss_scale.initial_log2, usual.initial_log2,
                  Range(0, kMaxLossScaleLog2),
-                 "The first loss scale is 2 to this power; it multiplies the mean loss of a "
-                 "micro-batch.");
+                 "The first loss scale, of a micro-batch's mean loss, is 2 to this power.");
   v->OptionalKey("training.loss_scale_window", &t->loss_scale.window, usual.window,
                  Range(1, 1u << 30), "Steps without an overflow after which the scale doubles.");
   v->OptionalKey("training.loss_scale_hysteresis", &t->loss_scale.hysteresis, usual.hysteresis,
                  Range(1, 1000), "Overflows, since it doubled, from which on the scale halves.");
+  v->OptionalKey(
+      "training.gradient_sum", &t->gradient_sum, GradientSum::kTree, AnyValue(),
+      "How a worker adds the gradients of a part's micro-batches: along a tree, with the "
+      "same bits for any number of parts (tree), or all into one sum (fused).");
 }
 
-// A section of its own in the text, a key of training in the configuration.
-template <class V, class Number>
+template <class V, class Number>  // a section of its own in the text
 void ChunkKeys(V* v, Number* chunk_elements) {
   v->Key("training.chunk_elements", chunk_elements, Range(1, kMaxChunkElements),
          "Elements of a chunk; 0 derives the number from the model's size.");
@@ -196,8 +205,8 @@ void DataKeys(V* v, D* d) {
 
 // ---- quantization
 
-// Which weights the backward pass of a block codec computes with. The recomputation fetches what
-// the forward pass saw in every case; the gradient of a stage's input contracts the other axis.
+// Which weights the backward pass of a block codec computes with. The recomputation always fetches
+// what the forward pass saw; the gradient of a stage's input contracts the other axis.
 enum class BackwardWeights {
   kRecomputeAxis,  // what the forward pass saw, for both
   kBothAxes,       // the gradient of the input sees the weights quantized along its own axis
@@ -207,7 +216,7 @@ template <>
 inline constexpr std::array<const char*, 3> kNames<BackwardWeights> = {"recompute_axis",
                                                                        "both_axes", "decode_once"};
 
-// Where the elements that a sparse codec left out wait for the next step.
+// Where the elements that a sparse codec left out wait.
 enum class ResidualHome { kServer, kWorker };
 template <>
 inline constexpr std::array<const char*, 2> kNames<ResidualHome> = {"server", "worker"};
@@ -218,8 +227,7 @@ struct TensorCodecs {
   std::string gradients = "fp32";
 };
 
-// How weights and gradients travel, as far as it is never open.
-struct CodecSettings {
+struct CodecSettings {             // what is never open
   std::string weights = "fp32";    // of the matrices of the inner stages
   std::string gradients = "fp32";  // likewise
   BackwardWeights backward_weights = BackwardWeights::kRecomputeAxis;
@@ -281,8 +289,7 @@ void CodecKeys(V* v, C* c) {
                  "Codec of the elements that topk omitted, at their home and on the way there.");
 }
 
-// A key of the worker in the configuration.
-template <class V, class Text>
+template <class V, class Text>  // a key of the worker in the configuration
 void StashKey(V* v, Text* stash) {
   v->OptionalKey("worker.stash_codec", stash, std::string("fp32"), CodecName(),
                  "Codec of the stage inputs in the stash: fp32, bf16, fp16, fp8_e4m3 or fp8_e5m2.");

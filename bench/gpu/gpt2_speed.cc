@@ -100,7 +100,7 @@ class Staged {
     for (uint32_t s = stages; s-- > 0;) {
       auto weights = runtime_->Load(StageId(s), hosts_[s]);
       if (stash[s] != nullptr) x = *runtime_->Unstash(std::move(stash[s]));
-      auto out = *runtime_->program(StageId(s)).Backward(*weights, batch, x, grad, 0);
+      auto out = *runtime_->program(StageId(s)).Backward(*weights, batch, x, grad, 0, nullptr);
       x = nullptr;
       grad = std::move(out.grad_in);
       loss += out.loss.sum;

@@ -81,12 +81,12 @@ absl::StatusOr<ActivationPtr> TorchProgram::Forward(const StageWeights& weights,
   return out;
 }
 
-absl::StatusOr<StageProgram::BackwardResult> TorchProgram::Backward(const StageWeights& weights,
-                                                                    const MicroBatch& batch,
-                                                                    const ActivationPtr& in,
-                                                                    const ActivationPtr& grad_out,
-                                                                    int loss_scale_log2) {
+absl::StatusOr<StageProgram::BackwardResult> TorchProgram::Backward(
+    const StageWeights& weights, const MicroBatch& batch, const ActivationPtr& in,
+    const ActivationPtr& grad_out, int loss_scale_log2, StageGradientPtr sum_or_null) {
   EPS_RETURN_IF_ERROR(WeightsOf(weights).status);
+  auto* const sum = static_cast<TorchGradient*>(sum_or_null.get());
+  if (sum != nullptr) EPS_RETURN_IF_ERROR(sum->status);
   BackwardResult result;
   EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("stage ", spec_.name, ", backward"), [&] {
     const at::NoGradGuard no_grad;
@@ -94,7 +94,8 @@ absl::StatusOr<StageProgram::BackwardResult> TorchProgram::Backward(const StageW
     BeginSpan(batch, &span);
     const TorchWeights& w = WeightsOf(weights);
     TorchBackward out = stage_->Backward(w.tensors, w.for_input_gradient, batch, TensorOf(in),
-                                         TensorOf(grad_out), loss_scale_log2);
+                                         TensorOf(grad_out), loss_scale_log2,
+                                         sum == nullptr ? StageTensors() : std::move(sum->tensors));
     if (out.grad_in.defined()) {
       result.grad_in = std::make_shared<TorchActivation>(std::move(out.grad_in));
     }

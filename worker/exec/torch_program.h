@@ -46,7 +46,8 @@ class TorchProgram final : public StageProgram {
                                         const ActivationPtr& in) override;
   absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                           const ActivationPtr& in, const ActivationPtr& grad_out,
-                                          int loss_scale_log2) override;
+                                          int loss_scale_log2,
+                                          StageGradientPtr sum_or_null) override;
   absl::StatusOr<LossSum> Loss(const StageWeights& weights, const MicroBatch& batch,
                                const ActivationPtr& in, Predictions* predictions_or_null) override;
 

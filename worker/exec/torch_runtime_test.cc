@@ -95,7 +95,7 @@ uint64_t PeakOfOneStep(int layers, const std::string& stash, MemoryAccount* acco
   for (uint32_t s = stages; s-- > 0;) {
     auto weights = runtime->Load(StageId(s), FilledHost(spec, StageId(s), runtime.get(), 0.01f));
     if (inputs[s] != nullptr) in = *runtime->Unstash(std::move(inputs[s]));
-    auto out = runtime->program(StageId(s)).Backward(*weights, MakeBatch(), in, grad, 0);
+    auto out = runtime->program(StageId(s)).Backward(*weights, MakeBatch(), in, grad, 0, nullptr);
     EXPECT_TRUE(out.ok()) << out.status();
     in = nullptr;
     grad = std::move(out->grad_in);
@@ -297,7 +297,8 @@ TEST(TorchRuntimeTest, MovesAGradientWithoutACopy) {
   ASSERT_TRUE(runtime->in_host_memory());
   auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
   ActivationPtr x = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
-  auto result = runtime->program(StageId(0)).Backward(*weights, MakeBatch(), nullptr, x, 0);
+  auto result =
+      runtime->program(StageId(0)).Backward(*weights, MakeBatch(), nullptr, x, 0, nullptr);
   ASSERT_TRUE(result.ok()) << result.status();
   auto copy = runtime->NewHostStage(StageId(0)).value();
   ASSERT_TRUE(runtime->ToHost(StageId(0), *result->gradient, copy.get()).ok());
@@ -333,7 +334,7 @@ TEST(TorchRuntimeTest, MissingValuesCannotBeRead) {
   // The embedding's gradient is the same as with its weights; a forward pass needs values.
   std::vector<std::unique_ptr<HostStage>> gradients;
   for (const auto& w : {weights, without}) {
-    auto result = runtime->program(StageId(0)).Backward(*w, MakeBatch(), nullptr, x, 0);
+    auto result = runtime->program(StageId(0)).Backward(*w, MakeBatch(), nullptr, x, 0, nullptr);
     ASSERT_TRUE(result.ok()) << result.status();
     gradients.push_back(*runtime->MoveToHost(StageId(0), std::move(result->gradient)));
   }
@@ -398,7 +399,8 @@ TEST(TorchRuntimeTest, StashesInAFileWhatMemoryLacks) {
     };
     // The gradient of the positions adds the two rows of an activation.
     const auto value_of = [&](const ActivationPtr& x) {
-      auto back = runtime->program(StageId(0)).Backward(*embedding(0), MakeBatch(), nullptr, x, 0);
+      auto back =
+          runtime->program(StageId(0)).Backward(*embedding(0), MakeBatch(), nullptr, x, 0, nullptr);
       return (*runtime->MoveToHost(StageId(0), std::move(back->gradient)))->tensor(1)[0];
     };
     std::vector<ActivationPtr> stashed;
@@ -465,8 +467,8 @@ TEST(TorchRuntimeTest, FlushesDenormalsWhereItComputes) {
   ActivationPtr out = *runtime->program(StageId(0)).Forward(*embedding, MakeBatch(), nullptr);
   auto head = runtime->Load(StageId(2), FilledHost(spec, StageId(2), runtime.get(), 1.0f));
   for (const int scale_log2 : {100, 140}) {  // 2^-140 is a denormal
-    auto result =
-        runtime->program(StageId(2)).Backward(*head, MakeBatch(), out, nullptr, scale_log2);
+    auto result = runtime->program(StageId(2))
+                      .Backward(*head, MakeBatch(), out, nullptr, scale_log2, nullptr);
     ASSERT_TRUE(result.ok()) << result.status();
     auto host = runtime->NewHostStage(StageId(2)).value();
     ASSERT_TRUE(runtime->ToHost(StageId(2), *result->gradient, host.get()).ok());

@@ -20,8 +20,8 @@ using StageTensors = std::vector<at::Tensor>;
 // The result of a backward pass.
 struct TorchBackward {
   at::Tensor grad_in;  // undefined for the first stage; may be for the lowest one with training
-  // FP32. Each is the only reference to its memory, so that a sum may reuse it. A frozen tensor may
-  // have none.
+  // FP32, by use. Each is the only reference to its memory, so that a sum may reuse it. A frozen
+  // tensor may have none.
   StageTensors gradient;
   // For the last stage: FP32 [rows], minus the loss of each row, which is the logarithm of the
   // probability of its label; arbitrary where the label does not count.
@@ -48,11 +48,12 @@ class TorchStage {
   }
   // `grad_out` is undefined for the last stage. `for_input_gradient` holds, by use, the weights for
   // the gradient of a product's input, dX = dY W^T: the second copy of a tensor, or the same tensor
-  // as in `weights`.
+  // as in `weights`. `sums` holds, by use, sums of earlier micro-batches, to which the gradients
+  // are added; it is empty if there are none.
   virtual TorchBackward Backward(const StageTensors& weights,
                                  const StageTensors& for_input_gradient, const MicroBatch& batch,
                                  const at::Tensor& in, const at::Tensor& grad_out,
-                                 int loss_scale_log2) const = 0;
+                                 int loss_scale_log2, StageTensors sums) const = 0;
   // Returns the label_log_p of Backward, bit for bit, but without label smoothing. Unless it is
   // null, sets *predictions_or_null to what is predicted for each sample: int64 classes, of several
   // with the highest score the lowest, or FP32 numbers. Only called for the last stage, as Logits;

@@ -191,9 +191,10 @@ class Halves {
       }
       ActivationPtr grad;
       for (uint32_t s = last_ + 1; s-- > 0;) {
-        EPS_ASSIGN_OR_RETURN(auto result, runtime_->program(StageId(s))
-                                              .Backward(*weights_[KindOf(s)], batch_,
-                                                        s == 0 ? nullptr : activation_, grad, 0));
+        EPS_ASSIGN_OR_RETURN(
+            auto result, runtime_->program(StageId(s))
+                             .Backward(*weights_[KindOf(s)], batch_, s == 0 ? nullptr : activation_,
+                                       grad, 0, nullptr));
         if (result.grad_in != nullptr) grad = std::move(result.grad_in);
         if (out != nullptr) (*out)[KindOf(s)] = std::move(result.gradient);
         if (result.late_loss != nullptr) late_loss_ = std::move(result.late_loss);

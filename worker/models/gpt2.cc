@@ -31,8 +31,11 @@
 //             order: l = log_softmax(mm(h, W^T)); loss = sum of -l[label] in double, row by row;
 //             dl = log_softmax's derivative of -2^-k at the label (0 in rows without a label), both
 //             by our kernel on a device that has it; dW = mm(dl^T, h) for the first block,
-//             addmm_(dl^T, h) into it for the others (of 16-bit values on a device, the sum of the
-//             products); dh = mm(dl, W'); last, layer norm's derivative for all N rows
+//             addmm_(dl^T, h) into it for the others; dh = mm(dl, W'); last, layer norm's
+//             derivative for all N rows
+//
+// A gradient is added to the sum of earlier micro-batches, if there is one; on a device, products
+// add to it.
 
 #include <cmath>
 #include <limits>
@@ -66,6 +69,7 @@
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
+#include "worker/models/gradient_sums.h"
 #include "worker/models/loss_head.h"
 #include "worker/models/model_stages.h"
 #include "worker/models/program_ops.h"
@@ -137,6 +141,12 @@ class Gpt2Stage : public TorchStage {
 // Returns `x` as FP32; the same tensor if it is.
 Tensor Wide(const Tensor& x) { return x.to(at::kFloat); }
 
+// Returns the sums; undefined ones for `uses` tensors if there are none.
+StageTensors SumsOr(StageTensors sums, size_t uses) {
+  sums.resize(uses);
+  return sums;
+}
+
 // A layer norm's output and what its derivative needs.
 struct Norm {
   Tensor y, mean, rstd;
@@ -150,28 +160,21 @@ Norm LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, double
   return norm;
 }
 
-// Returns dx; fills the gradients of weight and bias.
+// Returns dx; adds to the gradients of weight and bias.
 Tensor LayerNormBackward(const Tensor& dy, const Tensor& x, const Norm& norm, const Tensor& weight,
                          const Tensor& bias, Tensor* dweight, Tensor* dbias) {
   auto [dx, dw, db] =
       at::native_layer_norm_backward(Wide(dy), Wide(x), {x.size(-1)}, norm.mean, norm.rstd,
                                      Wide(weight), Wide(bias), {true, true, true});
-  *dweight = std::move(dw);
-  *dbias = std::move(db);
+  AddTerm(std::move(dw), dweight);
+  AddTerm(std::move(db), dbias);
   return dx.to(x.scalar_type());
 }
 
-// Returns a b as FP32. A device multiplies 16-bit factors with FP32 sums; a CPU has no such
-// product.
-Tensor WideProduct(const Tensor& a, const Tensor& b) {
-  if (a.scalar_type() == at::kFloat) return at::mm(a, b);
-  return a.is_cuda() ? at::mm(a, b, at::kFloat) : at::mm(Wide(a), Wide(b));
-}
-
-// Computes the gradients of W and b in y = x W + b.
+// Adds to the gradients of W and b in y = x W + b.
 void LinearBackward(const Tensor& dy, const Tensor& x, Tensor* dweight, Tensor* dbias) {
-  *dbias = dy.sum({0}, /*keepdim=*/false, at::kFloat);
-  *dweight = WideProduct(x.t(), dy);
+  AddTerm(dy.sum({0}, /*keepdim=*/false, at::kFloat), dbias);
+  AddProduct(x.t(), dy, dweight);
 }
 
 // Token and position embeddings.
@@ -198,18 +201,18 @@ class EmbeddingStage final : public Gpt2Stage {
 
   TorchBackward Backward(const StageTensors& weights, const StageTensors& /*for_input_gradient*/,
                          const MicroBatch& batch, const Tensor& /*in*/, const Tensor& grad_out,
-                         int /*loss_scale_log2*/) const override {
+                         int /*loss_scale_log2*/, StageTensors sums) const override {
     const Tensor dy = Wide(Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out));
     TorchBackward out;
-    out.gradient.resize(weights.size());
-    out.gradient[wte_] = LookupBackward(dy, batch.tokens, batch, weights[wte_]);
+    out.gradient = SumsOr(std::move(sums), weights.size());
+    AddTerm(LookupBackward(dy, batch.tokens, batch, weights[wte_]), &out.gradient[wte_]);
     if (!batch.positions.empty()) {
-      out.gradient[wpe_] = LookupBackward(dy, batch.positions, batch, weights[wpe_]);
+      AddTerm(LookupBackward(dy, batch.positions, batch, weights[wpe_]), &out.gradient[wpe_]);
       return out;
     }
     Tensor dwpe = at::zeros(weights[wpe_].sizes(), dy.options());
     dwpe.narrow(0, 0, batch.seq_len).copy_(dy.sum(0));
-    out.gradient[wpe_] = std::move(dwpe);
+    AddTerm(std::move(dwpe), &out.gradient[wpe_]);
     return out;
   }
 
@@ -255,12 +258,12 @@ class BlockStage final : public Gpt2Stage {
 
   TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
                          const MicroBatch& batch, const Tensor& in, const Tensor& grad_out,
-                         int /*loss_scale_log2*/) const override {
+                         int /*loss_scale_log2*/, StageTensors sums) const override {
     const StageTensors& wt = for_input_gradient;
     const Tensor x = in.view({-1, width_});
     const Tensor dy = grad_out.view({-1, width_});
     TorchBackward out;
-    out.gradient.resize(w.size());
+    out.gradient = SumsOr(std::move(sums), w.size());
 
     Norm norm1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_);
     std::vector<Tensor> qkv;
@@ -375,11 +378,14 @@ class HeadStage final : public Gpt2Stage {
 
   TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
                          const MicroBatch& batch, const Tensor& in, const Tensor& /*grad_out*/,
-                         int loss_scale_log2) const override {
+                         int loss_scale_log2, StageTensors sums) const override {
     const Tensor x = in.view({-1, width_});
     const Norm norm = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_);
     TorchBackward out;
-    out.gradient.resize(w.size());
+    out.gradient = SumsOr(std::move(sums), w.size());
+    Tensor& dweight = out.gradient[lm_weight_];
+    Tensor of_blocks;
+    if (x.is_cuda()) of_blocks = std::move(dweight);  // else the blocks are a term
     const Tensor dh = at::empty_like(x);
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
     const int64_t rows = x.size(0);
@@ -387,8 +393,10 @@ class HeadStage final : public Gpt2Stage {
     out.label_log_p = at::empty({rows}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += block) {
       LossBlock(w[lm_weight_], for_input_gradient[lm_weight_], norm.y, labels, first,
-                std::min(block, rows - first), std::ldexp(1.0, -loss_scale_log2), dh, &out);
+                std::min(block, rows - first), std::ldexp(1.0, -loss_scale_log2), dh,
+                out.label_log_p, &of_blocks);
     }
+    AddTerm(std::move(of_blocks), &dweight);
     out.grad_in = LayerNormBackward(dh, x, norm, w[ln_weight_], w[ln_bias_],
                                     &out.gradient[ln_weight_], &out.gradient[ln_bias_])
                       .view(in.sizes());
@@ -415,23 +423,16 @@ class HeadStage final : public Gpt2Stage {
   }
 
  private:
-  // Computes loss and gradients of rows [first, first + count): writes these rows of
-  // out->label_log_p and `dh`, and adds to the gradient of the output matrix.
+  // Computes loss and gradients of rows [first, first + count): writes these rows of `label_log_p`
+  // and `dh`, and adds to the gradient of the output matrix.
   void LossBlock(const Tensor& weight, const Tensor& for_input_gradient, const Tensor& h_all,
                  const Tensor& labels_all, int64_t first, int64_t count, double scale,
-                 const Tensor& dh, TorchBackward* out) const {
+                 const Tensor& dh, const Tensor& label_log_p, Tensor* dweight) const {
     const Tensor h = h_all.narrow(0, first, count);
-    const Tensor scores = CrossEntropyGradient(
-        at::mm(h, weight.t()), labels_all.narrow(0, first, count), scale,
-        spec_.training.label_smoothing, out->label_log_p.narrow(0, first, count));
-    Tensor& dweight = out->gradient[lm_weight_];
-    if (!dweight.defined()) {
-      dweight = WideProduct(scores.t(), h);
-    } else if (type_ != at::kFloat && scores.is_cuda()) {
-      dweight.add_(WideProduct(scores.t(), h));
-    } else {
-      dweight.addmm_(Wide(scores.t()), Wide(h));
-    }
+    const Tensor scores =
+        CrossEntropyGradient(at::mm(h, weight.t()), labels_all.narrow(0, first, count), scale,
+                             spec_.training.label_smoothing, label_log_p.narrow(0, first, count));
+    AddWithinProduct(scores.t(), h, dweight);
     Tensor dh_block = dh.narrow(0, first, count);
     at::mm_out(dh_block, scores, for_input_gradient);
   }

@@ -172,7 +172,7 @@ StepResult RunStages(const Case& c, const JobSpec& spec,
       ActivationPtr in = std::move(current[u]);
       if (s + 1 < stages && s > 0) in = *runtime->Unstash(std::move(stash[s][u]));
       auto out = runtime->program(StageId(s))
-                     .Backward(*loaded, MakeBatch(c, u), in, grads[u], c.loss_scale_log2);
+                     .Backward(*loaded, MakeBatch(c, u), in, grads[u], c.loss_scale_log2, nullptr);
       EXPECT_TRUE(out.ok()) << out.status();
       grads[u] = std::move(out->grad_in);
       sum.Insert({u, 1}, std::move(out->gradient));

@@ -10,6 +10,7 @@
 //              else for all rows at once: scores = calls(block); the gradient of the scores as in
 //              loss_head.h; the gradient of a weight that only multiplies is mm for the first
 //              block, addmm_ into it for the others; the others add the blocks' gradients
+//   sums       each gradient is added to the sum of earlier micro-batches, if there is one
 //   BF16       dropout multiplies in FP32; the sums over rows of lookups and norms are FP32; the
 //              loss is that of the scores as FP32; the gradients of blocks are added in FP32
 
@@ -32,6 +33,7 @@
 #include "base/status_macros.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
+#include "worker/models/gradient_sums.h"
 #include "worker/models/loss_head.h"
 #include "worker/models/model_stages.h"
 #include "worker/models/program_evaluator.h"
@@ -98,7 +100,7 @@ class ProgramStage : public TorchStage {
 
   TorchBackward Backward(const StageTensors& given, const StageTensors& for_input_gradient,
                          const MicroBatch& batch, const Tensor& in, const Tensor& grad_out,
-                         int /*loss_scale_log2*/) const override {
+                         int /*loss_scale_log2*/, StageTensors sums) const override {
     const bool has_values = !given[0].is_meta();
     const StageTensors weights = WithSomeValues(given, grad_out);
     ProgramInputs inputs = InputsOf(weights, has_values ? for_input_gradient : weights, batch);
@@ -116,12 +118,8 @@ class ProgramStage : public TorchStage {
       out.grad_in = Owned(std::move(gradients.back()), in, type_);
       gradients.pop_back();
     }
-    out.gradient = ByUse(std::move(gradients));
-    for (size_t use = 0; use < weights.size(); ++use) {
-      if (!trains_[use]) continue;
-      Tensor& gradient = out.gradient[use];
-      gradient = Owned(std::move(gradient), weights[use], at::kFloat).view(weights[use].sizes());
-    }
+    out.gradient = std::move(sums);
+    AddOwned(ByUse(std::move(gradients)), weights, &out.gradient);
     return out;
   }
 
@@ -176,6 +174,17 @@ class ProgramStage : public TorchStage {
     return by_use;
   }
 
+  // Adds the gradients of one micro-batch, by use, to `sums` with the shapes of `weights`.
+  void AddOwned(std::vector<Tensor> gradients, const StageTensors& weights,
+                StageTensors* sums) const {
+    sums->resize(weights.size());
+    for (size_t use = 0; use < weights.size(); ++use) {
+      if (!trains_[use]) continue;
+      const Tensor gradient = Owned(std::move(gradients[use]), weights[use], at::kFloat);
+      AddTerm(gradient.view(weights[use].sizes()), &(*sums)[use]);
+    }
+  }
+
   // Returns the gradients of the leaves and frees the graph of `y`.
   static std::vector<Tensor> Gradients(Tensor y, const std::vector<Tensor>& leaves,
                                        const Tensor& grad_out) {
@@ -213,15 +222,15 @@ class ProgramHead final : public ProgramStage {
 
   TorchBackward Backward(const StageTensors& weights, const StageTensors& for_input_gradient,
                          const MicroBatch& batch, const Tensor& in, const Tensor& /*grad_out*/,
-                         int loss_scale_log2) const override {
+                         int loss_scale_log2, StageTensors sums) const override {
     TorchBackward out;
-    out.gradient.resize(weights.size());
+    StageTensors of_blocks(weights.size());
     out.grad_in = at::empty_like(in, at::MemoryFormat::Contiguous);
     const double scale = std::ldexp(1.0, -loss_scale_log2);
     ForEachBlock(weights, for_input_gradient, batch, in, [&](Block block) {
       for (size_t use = 0; use < weights.size(); ++use) {
         if (!trains_[use] || !calls_->IsMultipliedOnly(use)) continue;
-        block.inputs.weights[use].gradient_sum = &out.gradient[use];
+        block.inputs.weights[use].gradient_sum = &of_blocks[use];
       }
       std::vector<Tensor> leaves = MakeLeaves(&block.inputs);
       block.inputs.activation.requires_grad_(true);
@@ -237,14 +246,11 @@ class ProgramHead final : public ProgramStage {
       gradients.pop_back();
       gradients = ByUse(std::move(gradients));
       for (size_t use = 0; use < weights.size(); ++use) {
-        AddGradient(std::move(gradients[use]), &out.gradient[use]);
+        AddGradient(std::move(gradients[use]), &of_blocks[use]);
       }
     });
-    for (size_t use = 0; use < weights.size(); ++use) {
-      if (!trains_[use]) continue;
-      out.gradient[use] = Owned(std::move(out.gradient[use]), weights[use], at::kFloat);
-      out.gradient[use] = out.gradient[use].view(weights[use].sizes());
-    }
+    out.gradient = std::move(sums);
+    AddOwned(std::move(of_blocks), weights, &out.gradient);
     return out;
   }
 

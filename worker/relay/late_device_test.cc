@@ -214,8 +214,10 @@ class LateRuntime final : public StageRuntime {
     }
     absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                             const ActivationPtr& in, const ActivationPtr& grad_out,
-                                            int loss_scale_log2) override {
-      auto result = inner_->Backward(weights, batch, in, grad_out, loss_scale_log2);
+                                            int loss_scale_log2,
+                                            StageGradientPtr sum_or_null) override {
+      auto result =
+          inner_->Backward(weights, batch, in, grad_out, loss_scale_log2, std::move(sum_or_null));
       if (result.ok() && grad_out == nullptr && runtime_->late_losses_) {
         result->late_loss = std::make_unique<LateRuntime::Loss>(runtime_, result->loss);
         result->loss.sum = std::numeric_limits<double>::quiet_NaN();

@@ -33,14 +33,15 @@ double SecondsSince(steady_clock::time_point start) {
   return std::chrono::duration<double>(steady_clock::now() - start).count();
 }
 
-using GradientSum =
+using GradientTree =
     TreeAccumulator<StageGradientPtr,
                     std::function<StageGradientPtr(StageGradientPtr, StageGradientPtr)>>;
 using LossAdd = std::function<double(double, double)>;
 
 // One step of the hosted parts. An item is a micro-batch; items are ordered by part, then by place
 // in the part. Even stages visit them in ascending order and odd ones in descending order, so that
-// each visit begins with the activation that the previous one left on the device.
+// each visit begins with the activation that the previous one left on the device. Backward visits
+// that add a part to one sum ascend within the part.
 class StepRun {
  public:
   StepRun(const JoinedJob& job, ParameterClient* client, StageRuntime* runtime,
@@ -131,6 +132,12 @@ class StepRun {
   size_t ItemAt(StageId stage, size_t place) const {
     return stage.value() % 2 == 0 ? place : items_.size() - 1 - place;
   }
+  // As ItemAt, in a backward visit.
+  size_t BackwardItemAt(StageId stage, size_t place) const {
+    const size_t item = ItemAt(stage, place);
+    return fuses() ? item / g_ * g_ + place % g_ : item;
+  }
+  bool fuses() const { return job_.spec.training.gradient_sum == GradientSum::kFused; }
 
   // Returns `stashed` of an item on the device; it is still there if the last visit ended with it.
   absl::StatusOr<ActivationPtr> OnDevice(size_t item, const ActivationPtr& stashed) {
@@ -146,18 +153,17 @@ class StepRun {
     return runtime_->Stash(std::move(activation));
   }
 
-  // Announces the input that a pass needs after the item of `place`.
-  void AnnounceNext(StageId stage, size_t place) {
-    if (stage.value() == 0 || place + 1 == items_.size()) return;
-    const ActivationPtr& next = inputs_[stage.value()][ItemAt(stage, place + 1)];
-    if (next != nullptr) runtime_->WillUnstash(next);
+  // Announces that `stage` will need its input of `item`.
+  void Announce(StageId stage, size_t item) {
+    const ActivationPtr& input = inputs_[stage.value()][item];
+    if (input != nullptr) runtime_->WillUnstash(input);
   }
 
   absl::Status Forward(StageId stage, const StageWeights& weights) {
     const size_t s = stage.value();
     for (size_t place = 0; place < items_.size(); ++place) {
       const size_t item = ItemAt(stage, place);
-      AnnounceNext(stage, place);
+      if (place + 1 < items_.size()) Announce(stage, ItemAt(stage, place + 1));
       ActivationPtr in;
       if (s > 0) {
         EPS_ASSIGN_OR_RETURN(in, OnDevice(item, inputs_[s][item]));
@@ -175,21 +181,33 @@ class StepRun {
   absl::Status Backward(StageId stage, const StageWeights& weights) {
     for (size_t slot = 0; slot < job_.parts.size(); ++slot) {
       const size_t part = stage.value() % 2 == 0 ? slot : job_.parts.size() - 1 - slot;
-      GradientSum sum(g_, [this](StageGradientPtr left, StageGradientPtr right) {
+      GradientTree tree(g_, [this](StageGradientPtr left, StageGradientPtr right) {
         return runtime_->Add(std::move(left), std::move(right));
       });
+      StageGradientPtr sum;  // stays empty if the tree adds
       for (size_t place = slot * g_; place < (slot + 1) * g_; ++place) {
-        AnnounceNext(stage, place);
-        EPS_RETURN_IF_ERROR(BackwardItem(stage, weights, ItemAt(stage, place), &sum));
+        if (place + 1 < items_.size()) Announce(stage, BackwardItemAt(stage, place + 1));
+        const size_t item = BackwardItemAt(stage, place);
+        EPS_ASSIGN_OR_RETURN(StageGradientPtr gradient,
+                             BackwardItem(stage, weights, item, std::move(sum)));
+        if (fuses()) {
+          sum = std::move(gradient);
+        } else {
+          tree.Insert({static_cast<uint32_t>(item % g_), 1}, std::move(gradient));
+        }
       }
-      EPS_CHECK(sum.complete());
-      EPS_RETURN_IF_ERROR(PushPart(stage, part, sum.Take()));
+      if (!fuses()) {
+        EPS_CHECK(tree.complete());
+        sum = tree.Take();
+      }
+      EPS_RETURN_IF_ERROR(PushPart(stage, part, std::move(sum)));
     }
     return absl::OkStatus();
   }
 
-  absl::Status BackwardItem(StageId stage, const StageWeights& weights, size_t item,
-                            GradientSum* sum) {
+  // Returns the gradient of an item, added to `sum_or_null`.
+  absl::StatusOr<StageGradientPtr> BackwardItem(StageId stage, const StageWeights& weights,
+                                                size_t item, StageGradientPtr sum_or_null) {
     const size_t s = stage.value();
     const bool last = s + 1 == stages_;
     ActivationPtr in;
@@ -206,17 +224,17 @@ class StepRun {
     inputs_[s][item] = nullptr;
     output_gradients_[item] = nullptr;
     absl::StatusOr<StageProgram::BackwardResult> result = runtime_->program(stage).Backward(
-        weights, items_[item], in, grad_out, start_.loss_scale_log2);
+        weights, items_[item], in, grad_out, start_.loss_scale_log2, std::move(sum_or_null));
     if (!result.ok()) return InContext(stage, item, result.status());
     if (stage != lowest_) {
       EPS_ASSIGN_OR_RETURN(output_gradients_[item], Keep(item, std::move(result->grad_in)));
     }
-    const uint32_t leaf = static_cast<uint32_t>(item % g_);
-    sum->Insert({leaf, 1}, std::move(result->gradient));
-    if (!last) return absl::OkStatus();
-    if (result->late_loss == nullptr) return CountLoss(stage, item, result->loss);
-    late_losses_.emplace_back(item, std::move(result->late_loss));
-    return absl::OkStatus();
+    if (result->late_loss != nullptr) {
+      late_losses_.emplace_back(item, std::move(result->late_loss));
+    } else if (last) {
+      EPS_RETURN_IF_ERROR(CountLoss(stage, item, result->loss));
+    }
+    return std::move(result->gradient);
   }
 
   // Reads the losses that Backward left open; a part's report is the first to need them.

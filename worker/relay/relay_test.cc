@@ -32,7 +32,9 @@ TEST(RelayTest, PushesTheBitsOfAPlainLoop) {
       {4, true, 3, 3},
       {5, false, 2, 4},
   };
-  for (const JobShape& shape : shapes) {
+  for (size_t i = 0; i < 2 * shapes.size(); ++i) {
+    JobShape shape = shapes[i / 2];
+    if (i % 2 == 1) shape.gradient_sum = GradientSum::kFused;
     const int loss_scale_log2 = shape.layers % 2 == 0 ? 10 : 0;
     const JobSpec spec = SpecOf(shape);
     const Reference reference(spec, loss_scale_log2);
@@ -350,7 +352,7 @@ LossSum LossPlainly(const JobSpec& spec, const Tensors& weights, const MicroBatc
     const auto loaded = runtime->Load(StageId(s), std::move(host));
     if (s + 1 == spec.stages.size()) {
       // Through training's Backward, which differs from the path of the relay.
-      return runtime->program(StageId(s)).Backward(*loaded, batch, in, nullptr, 0)->loss;
+      return runtime->program(StageId(s)).Backward(*loaded, batch, in, nullptr, 0, nullptr)->loss;
     }
     in = *runtime->program(StageId(s)).Forward(*loaded, batch, in);
   }

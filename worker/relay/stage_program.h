@@ -137,19 +137,21 @@ class StageProgram {
   struct BackwardResult {
     // Null for the first stage. The lowest stage that has something to train needs none.
     ActivationPtr grad_in;
-    StageGradientPtr gradient;
-    LossSum loss;  // of the last stage
+    StageGradientPtr gradient;  // or the sum with it
+    LossSum loss;               // of the last stage
     // Null, or provides loss.sum, which is not known yet; see StageRuntime::AllowLateLosses.
     std::unique_ptr<LateLoss> late_loss;
   };
   // Recomputes from `in` and propagates. Second copies of the weights, if there are any, give only
   // the gradient of the stage's input. `grad_out` is null for the last stage, which computes the
   // loss over bounded blocks of tokens and starts from d(sum of token losses) *
-  // 2^-loss_scale_log2.
+  // 2^-loss_scale_log2. If `sum_or_null` is a sum of earlier micro-batches, the gradient is added
+  // to it, rounded once; a device may do so within a product.
   virtual absl::StatusOr<BackwardResult> Backward(const StageWeights& weights,
                                                   const MicroBatch& batch, const ActivationPtr& in,
                                                   const ActivationPtr& grad_out,
-                                                  int loss_scale_log2) = 0;
+                                                  int loss_scale_log2,
+                                                  StageGradientPtr sum_or_null) = 0;
 
   // Returns the loss that Backward would count, without a gradient, and sets *predictions_or_null.
   // Only called for the last stage, and with null for a model that predicts tokens. Waits.

@@ -133,6 +133,16 @@ class Arrays final : public StageGradient {
   const Charge charge_;
 };
 
+// Returns left + right by TreeAdd. The caller must hold ScopedFlushDenormals.
+StageGradientPtr AddArrays(StageGradientPtr left, const StageGradient& right) {
+  auto& a = static_cast<Arrays&>(*left).tensors;
+  const auto& b = static_cast<const Arrays&>(right).tensors;
+  for (size_t t = 0; t < a.size(); ++t) {
+    TreeAdd(a[t].data(), b[t].data(), a[t].size(), a[t].data());
+  }
+  return left;
+}
+
 // A gradient where it was computed, on its way to the servers.
 class MovedArrays final : public HostStage {
  public:
@@ -221,7 +231,8 @@ class SyntheticStage final : public StageProgram {
 
   absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                           const ActivationPtr& in, const ActivationPtr& grad_out,
-                                          int loss_scale_log2) override {
+                                          int loss_scale_log2,
+                                          StageGradientPtr sum_or_null) override {
     const TimedPass pass(kBackwardPasses * pass_time_);
     const ScopedFlushDenormals flush;
     const std::vector<float> x = Input(batch, in);
@@ -242,6 +253,9 @@ class SyntheticStage final : public StageProgram {
       }
     }
     result.gradient = WeightGradient(x, dy);
+    if (sum_or_null != nullptr) {
+      result.gradient = AddArrays(std::move(sum_or_null), *result.gradient);
+    }
     if (!first_) result.grad_in = InputGradient(weights, dy);
     return result;
   }
@@ -357,12 +371,7 @@ class SyntheticRuntime final : public StageRuntime {
   }
   StageGradientPtr Add(StageGradientPtr left, StageGradientPtr right) override {
     const ScopedFlushDenormals flush;
-    auto& a = static_cast<Arrays&>(*left).tensors;
-    const auto& b = static_cast<const Arrays&>(*right).tensors;
-    for (size_t t = 0; t < a.size(); ++t) {
-      TreeAdd(a[t].data(), b[t].data(), a[t].size(), a[t].data());
-    }
-    return left;
+    return AddArrays(std::move(left), *right);
   }
   bool in_host_memory() const override { return true; }
   absl::StatusOr<std::unique_ptr<HostStage>> MoveToHost(StageId,

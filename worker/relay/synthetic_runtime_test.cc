@@ -62,7 +62,7 @@ class SyntheticRuntimeTest : public testing::Test {
     ActivationPtr grad;
     for (uint32_t s = n; s-- > 0;) {
       auto result = *runtime_->program(StageId(s))
-                         .Backward(*loaded[s], batch, inputs[s], grad, loss_scale_log2);
+                         .Backward(*loaded[s], batch, inputs[s], grad, loss_scale_log2, nullptr);
       EXPECT_EQ(result.grad_in == nullptr, s == 0);
       grad = result.grad_in;
       if (s + 1 == n) all.loss = result.loss;
@@ -169,7 +169,7 @@ TEST_F(SyntheticRuntimeTest, KeepsStashedValuesAndChargesThem) {
   EXPECT_EQ(runtime_->device_memory().live_bytes, bytes);
   EXPECT_EQ(account_.live_bytes(MemoryKind::kStash), 0u);
   const auto first =
-      runtime_->program(StageId(1)).Backward(*Load(StageId(1)), batch, back, nullptr, 0);
+      runtime_->program(StageId(1)).Backward(*Load(StageId(1)), batch, back, nullptr, 0, nullptr);
   ASSERT_TRUE(first.ok());
   EXPECT_GT(runtime_->device_memory().peak_bytes, bytes);
 }

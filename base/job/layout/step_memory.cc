@@ -19,9 +19,11 @@ double ActivationBytes(const JobSpec& spec) {
                   family.ActivationBytes(spec.model, head));
 }
 
-uint32_t TreeGradients(uint32_t micro_batches) {
+uint32_t SummedGradients(const TrainingSpec& training) {
+  if (training.gradient_sum == GradientSum::kFused) return std::min(2u, training.micro_batches);
   uint32_t gradients = 1;
-  for (uint32_t leaves = micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2) ++gradients;
+  for (uint32_t leaves = training.micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2)
+    ++gradients;
   return gradients;
 }
 

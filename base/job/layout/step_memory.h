@@ -14,9 +14,9 @@ namespace eps {
 // FP32, for the larger of a block and the head. `spec` must have at least two stages.
 double ActivationBytes(const JobSpec& spec);
 
-// Returns the gradients of a stage that exist at a time while those of its micro-batches are added
-// along the tree (base/numerics/reduction_tree.h): the partial sums, with the newest gradient.
-uint32_t TreeGradients(uint32_t micro_batches);
+// Returns the most gradients of a stage that exist at a time while those of its micro-batches are
+// added (training.gradient_sum): the sums, with the newest gradient.
+uint32_t SummedGradients(const TrainingSpec& training);
 
 }  // namespace eps
 

@@ -31,8 +31,7 @@ StashSizes StashSizesOf(const JobSpec& spec, const StashCodec& codec) {
 }
 
 uint64_t DeviceBytesWithoutStash(const JobSpec& spec, uint64_t largest_stage) {
-  const uint64_t stages =
-      kWeightSlots + TreeGradients(spec.training.micro_batches) + kLeavingGradients;
+  const uint64_t stages = kWeightSlots + SummedGradients(spec.training) + kLeavingGradients;
   return stages * largest_stage + static_cast<uint64_t>(kActivationMargin * ActivationBytes(spec));
 }
 

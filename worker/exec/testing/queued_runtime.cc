@@ -126,7 +126,7 @@ class QueuedRuntime::Program final : public StageProgram {
 
   absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                           const ActivationPtr& in, const ActivationPtr& grad_out,
-                                          int) override {
+                                          int, StageGradientPtr sum_or_null) override {
     std::vector<Use> uses = UsesOf(weights);
     auto gradient = std::make_unique<DeviceGradient>();
     for (Use& use : uses) {
@@ -145,7 +145,9 @@ class QueuedRuntime::Program final : public StageProgram {
       eps::Backward(uses, x, given == nullptr ? out : given, width, to);
     });
     BackwardResult result;
-    result.gradient = std::move(gradient);
+    result.gradient = sum_or_null == nullptr
+                          ? std::move(gradient)
+                          : runtime_.Add(std::move(sum_or_null), std::move(gradient));
     if (dx.defined()) result.grad_in = std::make_shared<DeviceActivation>(dx);
     if (last_) result.loss = {1.0, CountedTokens(batch)};
     return result;

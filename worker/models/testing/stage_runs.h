@@ -80,11 +80,13 @@ inline std::vector<std::unique_ptr<TorchStage>> StagesOf(const JobSpec& spec) {
   return stages;
 }
 
-// Passes a batch up and down through all stages, with a loss scale of 1/2.
+// Passes a batch up and down through all stages, with a loss scale of 1/2. Adds the gradients of
+// each stage to its `sums`, if there are any.
 inline Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& weights,
                          const std::vector<StageTensors>& for_input_gradient,
-                         const MicroBatch& batch) {
+                         const MicroBatch& batch, std::vector<StageTensors> sums = {}) {
   const at::NoGradGuard no_grad;
+  sums.resize(spec.stages.size());
   const auto stages = StagesOf(spec);
   Outcome outcome;
   outcome.activations.emplace_back();
@@ -94,8 +96,9 @@ inline Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& w
   outcome.gradients.resize(stages.size());
   at::Tensor grad;
   for (size_t s = stages.size(); s-- > 0;) {
-    TorchBackward back = stages[s]->Backward(weights[s], for_input_gradient[s], batch,
-                                             outcome.activations[s], grad, /*loss_scale_log2=*/1);
+    TorchBackward back =
+        stages[s]->Backward(weights[s], for_input_gradient[s], batch, outcome.activations[s], grad,
+                            /*loss_scale_log2=*/1, std::move(sums[s]));
     if (s + 1 == stages.size()) {
       outcome.label_log_p = back.label_log_p;
       EXPECT_TRUE(stages[s]

@@ -80,8 +80,9 @@ PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, const Tens
     }
     ActivationPtr grad;
     for (uint32_t s = n; s-- > 0;) {
-      auto backward = Must(runtime->program(StageId(s))
-                               .Backward(*loaded[s], batch, inputs[s], grad, loss_scale_log2));
+      auto backward =
+          Must(runtime->program(StageId(s))
+                   .Backward(*loaded[s], batch, inputs[s], grad, loss_scale_log2, nullptr));
       grad = backward.grad_in;
       leaves[s].push_back(std::move(backward.gradient));
       if (s + 1 < n) continue;
@@ -90,9 +91,16 @@ PlainPart RunPartPlainly(const JobSpec& spec, const Tensors& weights, const Tens
     }
   }
   for (uint32_t s = 0; s < n; ++s) {
-    const auto sum = FoldPlainly(&leaves[s], 0, g, [&](StageGradientPtr a, StageGradientPtr b) {
+    const auto add = [&](StageGradientPtr a, StageGradientPtr b) {
       return runtime->Add(std::move(a), std::move(b));
-    });
+    };
+    StageGradientPtr sum;
+    if (spec.training.gradient_sum == GradientSum::kTree) {
+      sum = FoldPlainly(&leaves[s], 0, g, add);
+    } else {
+      sum = std::move(leaves[s][0]);
+      for (uint32_t j = 1; j < g; ++j) sum = add(std::move(sum), std::move(leaves[s][j]));
+    }
     result.gradients.push_back(ToTensors(spec, StageId(s), *sum, runtime));
   }
   result.loss_sum = FoldPlainly(&losses, 0, g, [](double a, double b) { return a + b; });

@@ -34,6 +34,7 @@ struct JobShape {
   std::string weights = "fp32";  // their codec
   BackwardWeights backward_weights = BackwardWeights::kRecomputeAxis;
   std::string stash = "fp32";
+  GradientSum gradient_sum = GradientSum::kTree;
 };
 
 inline JobSpec SpecOf(const JobShape& shape) {
@@ -44,6 +45,7 @@ inline JobSpec SpecOf(const JobShape& shape) {
   spec.training.parts = shape.parts;
   spec.training.micro_batches = shape.micro_batches;
   spec.training.steps = shape.steps;
+  spec.training.gradient_sum = shape.gradient_sum;
   spec.codecs.weights = spec.codecs.embedding.weights = spec.codecs.head.weights = shape.weights;
   spec.codecs.backward_weights = shape.backward_weights;
   spec.codecs.stash = shape.stash;

@@ -114,11 +114,12 @@ class WatchedRuntime final : public StageRuntime {
     }
     absl::StatusOr<BackwardResult> Backward(const StageWeights& weights, const MicroBatch& batch,
                                             const ActivationPtr& in, const ActivationPtr& grad_out,
-                                            int loss_scale_log2) override {
+                                            int loss_scale_log2,
+                                            StageGradientPtr sum_or_null) override {
       runtime_->log.push_back(absl::StrCat("backward ", stage_.value(), " ", batch.index));
       if (runtime_->log.back() == runtime_->fail_at) return absl::InternalError("scripted");
       auto result = inner_.Backward(*static_cast<const WatchedWeights&>(weights).inner, batch, in,
-                                    grad_out, loss_scale_log2);
+                                    grad_out, loss_scale_log2, std::move(sum_or_null));
       if (result.ok()) result->loss.tokens += runtime_->extra_loss_tokens;
       return result;
     }
