@@ -204,6 +204,7 @@ def passes(test, cases):
     """Returns whether the test passes. Raises RuntimeError if it could not run."""
     # Bazel exits with 3 if a test failed.
     code = bazel("test", "--cache_test_results=no", "--test_output=errors", test,
+                 "--test_sharding_strategy=disabled",
                  *[f"--test_arg={case}" for case in cases]).returncode
     if code not in (0, 3):
         raise RuntimeError(f"bazel's exit code {code}")

@@ -11,6 +11,8 @@ import sys
 import tempfile
 import unittest
 
+import processes
+
 EPS = None
 TMP = os.environ.get("TEST_TMPDIR", "/tmp")
 TIMEOUT_SECONDS = 600
@@ -158,6 +160,12 @@ class VerifyMatrix(unittest.TestCase):
         result = self.eps("verify", flags=["--plant=sequential_tree"], **fused)
         self.assertEqual(result.returncode, 1, result.stdout[-2000:])
 
+    def test_kept_passes(self):
+        kept = {"worker__keep": "auto", "worker__device_memory": "1GiB"}
+        self.verify(training__parts=2, flags=["--servers=2", "--workers=2"], **kept)
+        self.quantized("mx6", "both_axes", "bf16", "fp8_e4m3", 0, 2, 1, training__precision="bf16",
+                       training__gradient_sum="fused", **kept)
+
     # The combinations below cover every pair of a weights codec family and a backward_weights, and
     # most pairs of the other settings.
     def test_weights_along_both_axes(self):
@@ -267,6 +275,31 @@ class VerifyMatrix(unittest.TestCase):
             digests.add(sha.hexdigest())
         self.assertEqual(len(digests), 1, "1x4, 2x2 and 4x1 differ")
 
+    def compare(self, out, *flags):
+        return subprocess.run([EPS, "verify", "--run=" + out, *flags], stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=TIMEOUT_SECONDS)
+
+    def test_a_run_of_another_device_within_bounds(self):
+        for precision in ("fp32", "bf16"):
+            out = os.path.join(TMP, "other-" + precision)
+            # Other instructions of the CPU stand for another device.
+            os.environ["ATEN_CPU_CAPABILITY"] = "default"
+            result = self.eps("train", training__precision=precision, training__parts=2,
+                              checkpoint__save_steps=1, checkpoint__save_total_limit=0,
+                              flags=["--out=" + out, "--servers=2", "--workers=2"])
+            del os.environ["ATEN_CPU_CAPABILITY"]
+            self.assertEqual(result.returncode, 0, result.stdout[-3000:])
+            self.assertEqual(self.compare(out).returncode, 1)
+            result = self.compare(out, "--relaxed")
+            self.assertEqual(result.returncode, 0, result.stdout[-3000:])
+            self.assertIn("within the bounds, not bit for bit", result.stdout)
+            for plant in ("dropped_use", "doubled_part", "wrong_sample", "wrong_mask_key",
+                          "wrong_loss_scale"):
+                with self.subTest(precision=precision, plant=plant):
+                    result = self.compare(out, "--relaxed", "--plant=" + plant)
+                    self.assertEqual(result.returncode, 1, result.stdout[-3000:])
+                    self.assertIn("relative error", result.stdout)
+
     def test_every_planted_bug_is_noticed(self):
         out = os.path.join(TMP, "planted")
         flags = ["--out=" + out, "--servers=2", "--workers=2"]
@@ -278,13 +311,12 @@ class VerifyMatrix(unittest.TestCase):
         self.assertGreater(len(plants), 5)
         for plant in plants:
             with self.subTest(plant=plant):
-                result = subprocess.run([EPS, "verify", "--run=" + out, "--plant=" + plant],
-                                        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                                        timeout=TIMEOUT_SECONDS)
+                result = self.compare(out, "--plant=" + plant)
                 self.assertEqual(result.returncode, 1, plant + "\n" + result.stdout[-3000:])
                 self.assertIn("different", result.stdout)
 
 
 if __name__ == "__main__":
     EPS = os.path.abspath(sys.argv.pop(1))
-    unittest.main(verbosity=2)
+    tests = processes.tests_of_shard(VerifyMatrix) if len(sys.argv) == 1 else []
+    unittest.main(verbosity=2, argv=sys.argv + tests)

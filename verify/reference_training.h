@@ -51,6 +51,13 @@ class ReferenceTraining {
   // Replaces the initial weights. REQUIRES step() == 0 and the sizes of the spec.
   void SetWeights(TensorValues weights) { state_[0] = std::move(weights); }
 
+  // Replaces the state after a step by that of a run, whose figures of the step are `found`. For a
+  // comparison in which every step starts where the run was.
+  void Adopt(std::vector<TensorValues> state, const StepFigures& found) {
+    state_ = std::move(state);
+    if (!found.skipped) last_norm_ = found.grad_norm;
+  }
+
   // Runs the next step. Returns FailedPrecondition if a gradient is not finite and
   // training.nonfinite=halt. Do not use the object after an error.
   absl::StatusOr<StepFigures> RunStep();

@@ -24,6 +24,7 @@
 #include "verify/compare.h"
 #include "verify/reference_models.h"
 #include "verify/reference_training.h"
+#include "verify/relaxed_comparison.h"
 #include "verify/run_folder.h"
 #include "verify/stage_programs.h"
 #include "worker/data/batch_source.h"
@@ -50,10 +51,11 @@ int ThreadsOfWorker(const WorkerConfig& worker) {
 bool IsCpu(const std::string& profile) { return absl::StrContains(profile, " cpu "); }
 
 // `profile` is that of a device that computes, or on a CPU that of worker.device=auto here.
-absl::Status CheckDevice(const RunFolder& run, uint64_t step, bool on_device,
+absl::Status CheckDevice(const RunFolder& run, const VerifyOptions& options, uint64_t step,
                          const std::string& profile) {
+  if (options.relaxed) return absl::OkStatus();
   EPS_ASSIGN_OR_RETURN(const std::vector<std::string> recorded, run.ComputeProfiles(step));
-  if (on_device) return CheckComputedLike(recorded, profile);
+  if (options.device != "cpu") return CheckComputedLike(recorded, profile);
   return CheckComputedOnCpu(recorded, run.config().worker.device, profile);
 }
 
@@ -209,6 +211,24 @@ class Comparison {
       residuals_;  // of the step's parts, in order; none are kept if it is empty
 };
 
+absl::StatusOr<bool> CompareWithinBounds(const RunFolder& run, uint64_t steps,
+                                         ReferenceTraining* reference, std::ostream* out) {
+  const RelaxedBounds bounds = RelaxedBoundsOf(run.spec());
+  *out << "relaxed: each step starts from the state of the run; relative errors of at most "
+       << bounds.loss << " (loss) and " << bounds.gradient << " (gradient of a tensor) pass"
+       << std::endl;
+  RelaxedComparison comparison(run, steps, out);
+  while (reference->step() < steps) {
+    const std::vector<TensorValues> before = reference->state();
+    EPS_ASSIGN_OR_RETURN(const StepFigures figures, reference->RunStep());
+    EPS_ASSIGN_OR_RETURN(const bool close, comparison.CompareStep(before, figures, reference));
+    if (!close) return false;
+  }
+  *out << "verified: " << steps << " steps are within the bounds, not bit for bit (--relaxed)"
+       << std::endl;
+  return true;
+}
+
 }  // namespace
 
 absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string>& arguments) {
@@ -236,6 +256,9 @@ absl::StatusOr<VerifyCommand> ParseVerifyArguments(const std::vector<std::string
   app.add_flag("--stage-programs", options.stage_programs,
                "compute with the worker's stage programs, one after another, instead of the "
                "independent reference");
+  app.add_flag("--relaxed", options.relaxed,
+               "for a run that was computed on another kind of device: starts each step from the "
+               "run's own state, and compares loss and gradients within bounds");
   app.add_option("--steps", options.steps, "number of steps to compare (default: all)");
   app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
   EPS_ASSIGN_OR_RETURN(command.text, ParseAppArguments(&app, arguments));
@@ -257,7 +280,8 @@ absl::Status CheckComputedOnCpu(const std::vector<std::string>& recorded, const 
     return absl::InvalidArgumentError(
         absl::StrCat(found,
                      ", whose bits differ from those of the reference's CPU; verify with "
-                     "--device=cuda on such a device, or train with --worker.device=cpu"));
+                     "--device=cuda on such a device, or within bounds with --relaxed, or train "
+                     "with --worker.device=cpu"));
   };
   for (const std::string& profile : recorded) {
     if (IsCpu(profile)) continue;
@@ -296,8 +320,9 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
   RuntimeOptions runtime;
   if (on_device) runtime.device = options.device;
   EPS_ASSIGN_OR_RETURN(const std::string profile, TorchComputeProfile(runtime));
-  EPS_RETURN_IF_ERROR(CheckDevice(run, /*step=*/1, on_device, profile));
+  EPS_RETURN_IF_ERROR(CheckDevice(run, options, /*step=*/1, profile));
   const JobSpec& spec = run.spec();
+  if (options.relaxed) EPS_RETURN_IF_ERROR(CheckRelaxed(spec));
   if (const PluginSpec& plugin = spec.optimizer.plugin; !plugin.sha256.empty()) {
     const std::string& file = run.config().optimizer.plugin;
     EPS_RETURN_IF_ERROR(LoadUpdaterPlugin(file, plugin.sha256).status());
@@ -326,9 +351,10 @@ absl::StatusOr<bool> RunVerify(const VerifyOptions& options, std::ostream* out) 
     if (info.plant != options.plant) continue;
     *out << "planted: " << info.name << ": " << info.what << std::endl;
   }
+  if (options.relaxed) return CompareWithinBounds(run, steps, reference.get(), out);
   Comparison comparison(run, steps, out);
   while (reference->step() < steps) {
-    EPS_RETURN_IF_ERROR(CheckDevice(run, reference->step() + 1, on_device, profile));
+    EPS_RETURN_IF_ERROR(CheckDevice(run, options, reference->step() + 1, profile));
     EPS_ASSIGN_OR_RETURN(const StepFigures figures, reference->RunStep());
     EPS_ASSIGN_OR_RETURN(const bool equal, comparison.CompareStep(*reference, figures));
     if (!equal) return false;

@@ -22,7 +22,8 @@ struct VerifyOptions {
   // independent reference, unless `stage_programs` is set.
   std::string device = "cpu";
   bool stage_programs = false;
-  uint64_t steps = 0;  // number of steps to compare; 0 means all steps of the job
+  bool relaxed = false;  // compares within bounds (verify/relaxed_comparison.h)
+  uint64_t steps = 0;    // number of steps to compare; 0 means all steps of the job
   Plant plant = Plant::kNone;
 };
 
@@ -46,9 +47,9 @@ absl::Status CheckComputedOnCpu(const std::vector<std::string>& recorded, const 
 absl::Status CheckComputedLike(const std::vector<std::string>& recorded, const std::string& here);
 
 // Recomputes the run step by step in this process, compares weights, moments and figures of each
-// step bit for bit, and writes its findings to `out`. Stops after the first step that differs.
-// Returns true if everything is equal. Uses LibTorch as NewReferenceModel does
-// (verify/reference_model.h).
+// step bit for bit, or within bounds, and writes its findings to `out`. Stops after the first step
+// that differs. Returns true if everything is equal, or within the bounds. Uses LibTorch as
+// NewReferenceModel does (verify/reference_model.h).
 //
 // Returns InvalidArgument for a job that cannot be verified (a synthetic model, workers on another
 // kind of device) or data files that cannot be read as tokens; NotFound for a missing file;

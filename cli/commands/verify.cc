@@ -66,15 +66,18 @@ absl::Status RunVerify(const std::vector<std::string>& arguments) {
   std::string plant;
   std::string device;
   bool stage_programs = false;
+  bool relaxed = false;
   CLI::App app{kVerify.help, kVerify.name};
   app.add_option("--plant", plant, "make a mistake on purpose; --plant=list lists them");
   app.add_option("--device", device, "cuda: compute the comparison with stage programs there");
   app.add_flag("--stage-programs", stage_programs,
                "compute the comparison with the worker's stage programs");
+  app.add_flag("--relaxed", relaxed, "compare within bounds, each step from the run's own state");
   EPS_ASSIGN_OR_RETURN(CommandLine line, ParseCommandLine(kVerify, &app, arguments));
   if (!plant.empty()) compare.push_back(absl::StrCat("--plant=", plant));
   if (!device.empty()) compare.push_back(absl::StrCat("--device=", device));
   if (stage_programs) compare.push_back("--stage-programs");
+  if (relaxed) compare.push_back("--relaxed");
   // First, so that the user's settings override it.
   line.settings.insert(line.settings.begin(), {"training.steps", kDefaultSteps});
   bool has_folder = false;
