@@ -27,26 +27,31 @@ std::vector<int64_t> ShapeOf(const TensorSpec& tensor) {
   return {tensor.rows, tensor.cols};
 }
 
-Tensor View(const Tensor& bytes, uint64_t offset, const std::vector<int64_t>& shape) {
-  return bytes.narrow(0, static_cast<int64_t>(offset), c10::multiply_integers(shape) * 4)
-      .view(at::kFloat)
+Tensor View(const Tensor& bytes, uint64_t offset, const StageLayout& layout, size_t use) {
+  const std::vector<int64_t>& shape = layout.shape(use);
+  const auto element = static_cast<int64_t>(c10::elementSize(layout.type()));
+  return bytes.narrow(0, static_cast<int64_t>(offset), c10::multiply_integers(shape) * element)
+      .view(layout.type())
       .view(shape);
 }
 
 }  // namespace
 
-StageLayout::StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward) {
+StageLayout::StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward,
+                         at::ScalarType type)
+    : type_(type) {
+  const uint64_t element = c10::elementSize(type);
   for (const TensorUse& use : stage.uses) {
     const TensorSpec& tensor = spec.tensors[use.tensor.value()];
     shapes_.push_back(ShapeOf(tensor));
     offsets_.push_back(bytes_);
-    bytes_ += Aligned(tensor.elements() * sizeof(float));
+    bytes_ += Aligned(tensor.elements() * element);
   }
   for (const TensorUse& use : stage.uses) {
     second_offsets_.push_back(0);
     if (!backward || !HasSecondCopy(spec, use)) continue;
     second_offsets_.back() = bytes_;
-    bytes_ += Aligned(spec.tensors[use.tensor.value()].elements() * sizeof(float));
+    bytes_ += Aligned(spec.tensors[use.tensor.value()].elements() * element);
   }
 }
 
@@ -77,10 +82,10 @@ TorchHostStage::TorchHostStage(StageLayout layout, bool pinned, MemoryAccount* a
   data_ = all_.mutable_data_ptr<uint8_t>();
 }
 
-uint64_t LargestStage(const JobSpec& spec) {
+uint64_t LargestStage(const JobSpec& spec, at::ScalarType type) {
   uint64_t largest = 0;
   for (const StageSpec& stage : spec.stages) {
-    largest = std::max(largest, StageLayout(spec, stage, /*backward=*/true).bytes());
+    largest = std::max(largest, StageLayout(spec, stage, /*backward=*/true, type).bytes());
   }
   return largest;
 }
@@ -95,11 +100,11 @@ std::vector<Tensor> TensorsWithoutValues(const StageLayout& layout) {
 }
 
 Tensor TensorIn(const Tensor& bytes, const StageLayout& layout, size_t use) {
-  return View(bytes, layout.offset(use), layout.shape(use));
+  return View(bytes, layout.offset(use), layout, use);
 }
 
 Tensor SecondCopyIn(const Tensor& bytes, const StageLayout& layout, size_t use) {
-  return View(bytes, layout.second_offset(use), layout.shape(use));
+  return View(bytes, layout.second_offset(use), layout, use);
 }
 
 }  // namespace eps

@@ -38,9 +38,11 @@ class Charge {
 // tensors, then the second copies.
 class StageLayout {
  public:
-  // `backward` adds second copies.
-  StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward);
+  // `backward` adds second copies. `type` is that of all elements.
+  StageLayout(const JobSpec& spec, const StageSpec& stage, bool backward,
+              at::ScalarType type = at::kFloat);
 
+  at::ScalarType type() const { return type_; }
   uint64_t bytes() const { return bytes_; }
   uint64_t offset(size_t use) const { return offsets_[use]; }
   bool has_second_copy(size_t use) const { return second_offsets_[use] != 0; }
@@ -49,6 +51,7 @@ class StageLayout {
   const std::vector<int64_t>& shape(size_t use) const { return shapes_[use]; }
 
  private:
+  at::ScalarType type_;
   std::vector<uint64_t> offsets_;
   std::vector<uint64_t> second_offsets_;  // 0 if there is none
   std::vector<std::vector<int64_t>> shapes_;
@@ -87,7 +90,7 @@ class TorchHostStage final : public HostStage {
 };
 
 // Returns the bytes of the largest stage in memory, with its second copies.
-uint64_t LargestStage(const JobSpec& spec);
+uint64_t LargestStage(const JobSpec& spec, at::ScalarType type = at::kFloat);
 
 // Returns tensors of the stage's shapes, by use, without values: LibTorch reports every use of one.
 std::vector<at::Tensor> TensorsWithoutValues(const StageLayout& layout);

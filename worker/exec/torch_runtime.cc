@@ -12,6 +12,7 @@
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "base/check.h"
+#include "base/job/layout/step_memory.h"
 #include "base/numerics/flush_denormals.h"
 #include "base/numerics/tree_add.h"
 #include "base/status_macros.h"
@@ -98,6 +99,7 @@ class TorchRuntime final : public StageRuntime {
       programs_.push_back(std::make_unique<TorchProgram>(spec_, StageId(i), std::move(stage),
                                                          stash_, copies_.get()));
     }
+    keeps_ = options.keep == "auto";
     activations_ = std::make_unique<TorchStash>(spec_, stash_, options, programs_[0]->type(),
                                                 device_, copies_.get(), account_);
     return absl::OkStatus();
@@ -137,6 +139,11 @@ class TorchRuntime final : public StageRuntime {
     auto weights = std::make_shared<TorchWeights>();
     weights->status = CatchTorch(absl::StrCat("loading stage ", Name(stage)), [&] {
       const auto& memory = static_cast<const TorchHostStage&>(*host);
+      if (arrivals_ != nullptr && arrivals_->sizes().type != at::kFloat) {
+        // Slots have no room for FP32. Only comparisons come here; the rest arrives.
+        FillFrom(memory.all().to(device_), stage, memory.layout(), weights.get());
+        return;
+      }
       if (!device_.is_cpu()) {
         weights->lent = copies_->slots().Take(stage);
         weights->lent->CopyFrom(memory.all(), host);
@@ -233,7 +240,17 @@ class TorchRuntime final : public StageRuntime {
   }
 
   absl::Status BeginStash(uint64_t inputs, uint64_t gradients) override {
-    return activations_->Begin(inputs, gradients);
+    EPS_RETURN_IF_ERROR(activations_->Begin(inputs, gradients));
+    const auto last = static_cast<uint32_t>(programs_.size() - 1);
+    uint32_t first = last;  // that keeps its passes
+    if (keeps_ && gradients > 0) {
+      const auto room = static_cast<double>(activations_->device_room_left());
+      first = FirstKeptStage(spec_, gradients, room).value();
+    }
+    for (uint32_t s = 0; s < last; ++s) {
+      programs_[s]->BeginStep(/*keeps=*/s >= first && CanKeep(spec_, StageId(s)));
+    }
+    return absl::OkStatus();
   }
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override {
     return activations_->Stash(std::move(activation));
@@ -277,8 +294,8 @@ class TorchRuntime final : public StageRuntime {
       auto weights = std::make_shared<TorchWeights>();
       weights->status = CatchTorch(absl::StrCat("loading stage ", runtime_->Name(stage_)), [&] {
         weights->lent = std::move(slot_);
-        const StageLayout layout(runtime_->spec_, runtime_->spec_.stages[stage_.value()],
-                                 backward_);
+        const StageLayout layout(runtime_->spec_, runtime_->spec_.stages[stage_.value()], backward_,
+                                 runtime_->arrivals_->sizes().type);
         runtime_->FillFromSlot(stage_, layout, weights.get());
       });
       return weights;
@@ -309,7 +326,7 @@ class TorchRuntime final : public StageRuntime {
     weights->lent->Ready();
     FillFrom(weights->lent->bytes(), stage, layout, weights);
     // Copies in another type are tensors of LibTorch, and the slot is free.
-    if (programs_[stage.value()]->type() != at::kFloat) weights->lent = nullptr;
+    if (programs_[stage.value()]->type() != layout.type()) weights->lent = nullptr;
   }
 
   const std::string& Name(StageId stage) const { return spec_.stages[stage.value()].name; }
@@ -356,6 +373,7 @@ class TorchRuntime final : public StageRuntime {
   std::unique_ptr<DeviceCopies> copies_;
   std::unique_ptr<DeviceDepartures> departures_;
   std::unique_ptr<TorchStash> activations_;  // set by AddStages
+  bool keeps_ = false;                       // worker.keep=auto
 
   std::vector<std::unique_ptr<TorchProgram>> programs_;
 };
@@ -387,6 +405,10 @@ absl::StatusOr<std::unique_ptr<StageRuntime>> NewTorchRuntime(const JobSpec& spe
   if (options.stash != "auto" && options.stash != "host" && options.stash != "device") {
     return absl::InvalidArgumentError(
         absl::StrCat("worker.stash is \"", options.stash, "\"; expected auto, host or device"));
+  }
+  if (options.keep != "none" && options.keep != "auto") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("worker.keep is \"", options.keep, "\"; expected none or auto"));
   }
   EPS_ASSIGN_OR_RETURN(const StashCodec* const stash, StashCodec::Find(spec.codecs.stash));
   EPS_ASSIGN_OR_RETURN(const c10::Device device, ChooseDevice(options.device, options.local_rank));

@@ -36,7 +36,8 @@ class SlotSink final : public StageSink {
     ForEachCode(*weights.codec, *weights.chunk, weights.axis,
                 [&](const Segment& segment, const SegmentCode& code, uint64_t offset) {
                   const uint64_t to = PlaceOf(segment.tensor, weights.view);
-                  pieces.push_back({offset, to + segment.tensor_offset * sizeof(float), code});
+                  const uint64_t element = c10::elementSize(layout_.decoded().type());
+                  pieces.push_back({offset, to + segment.tensor_offset * element, code});
                 });
     return pieces;
   }
@@ -58,8 +59,9 @@ class SlotSink final : public StageSink {
 
 }  // namespace
 
-ArrivalLayout::ArrivalLayout(const JobChunks& chunks, StageId stage, bool backward)
-    : stage_(chunks.spec().stages[stage.value()]), decoded_(chunks.spec(), stage_, backward) {
+ArrivalLayout::ArrivalLayout(const JobChunks& chunks, StageId stage, bool backward,
+                             at::ScalarType type)
+    : stage_(chunks.spec().stages[stage.value()]), decoded_(chunks.spec(), stage_, backward, type) {
   const auto add = [&](ChunkId id, Axis axis, uint32_t view) {
     offsets_[{id.value(), view}] = encoded_bytes_;
     encoded_bytes_ += AlignedSize(chunks.codecs().weights(id), chunks.map().chunk(id), axis);
@@ -76,17 +78,20 @@ std::unique_ptr<DeviceArrivals> DeviceArrivals::New(const JobChunks& chunks, boo
   if (spec.codecs.backward_weights == BackwardWeights::kDecodeOnce) return nullptr;
   std::unique_ptr<DeviceArrivals> arrivals(new DeviceArrivals());
   SlotSizes& sizes = arrivals->sizes_;
-  sizes.decoded = LargestStage(spec);
+  const bool narrow = has_codecs && spec.training.precision == Precision::kBf16;
+  sizes.type = narrow ? at::kBFloat16 : at::kFloat;
+  sizes.decoded = LargestStage(spec, sizes.type);
   for (const Chunk& chunk : chunks.map().chunks()) {
     const Codec& codec = chunks.codecs().weights(chunk.id);
     if (!HasKernels(codec)) return nullptr;
-    sizes.decodes |= codec.traits().id != CodecId::kFp32;
+    sizes.decodes |= codec.traits().id != (narrow ? CodecId::kBf16 : CodecId::kFp32);
   }
   if (sizes.decodes && !has_codecs) return nullptr;
   for (uint32_t s = 0; s < spec.stages.size(); ++s) {
     for (const bool backward : {false, true}) {
-      const auto [it, fresh] = arrivals->layouts_.emplace(
-          std::make_pair(StageId(s), backward), ArrivalLayout(chunks, StageId(s), backward));
+      const auto [it, fresh] =
+          arrivals->layouts_.emplace(std::make_pair(StageId(s), backward),
+                                     ArrivalLayout(chunks, StageId(s), backward, sizes.type));
       sizes.encoded = std::max(sizes.encoded, it->second.encoded_bytes());
     }
   }

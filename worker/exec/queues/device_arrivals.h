@@ -19,7 +19,8 @@ namespace eps {
 // slot. Immutable, thread-safe.
 class ArrivalLayout {
  public:
-  ArrivalLayout(const JobChunks& chunks, StageId stage, bool backward);
+  // `type` is that of the decoded elements.
+  ArrivalLayout(const JobChunks& chunks, StageId stage, bool backward, at::ScalarType type);
 
   // Returns the bytes of all copies of the visit.
   uint64_t encoded_bytes() const { return encoded_bytes_; }
@@ -37,7 +38,8 @@ class ArrivalLayout {
   uint64_t encoded_bytes_ = 0;
 };
 
-// Lets the chunks of a job's stages arrive encoded on a device, which decodes them. Thread-safe.
+// Lets the chunks of a job's stages arrive encoded on a device, which decodes them: to BF16 if it
+// has codecs and the job computes in BF16, else to FP32. Thread-safe.
 class DeviceArrivals {
  public:
   // Returns null if the device cannot decode this job: it has codecs and the device has none

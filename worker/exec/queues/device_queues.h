@@ -71,8 +71,8 @@ class DeviceQueues {
 
   // Returns whether this device has Decode and Encode.
   virtual bool has_codecs() const = 0;
-  // Decodes a segment from the bytes `in` to the floats `out`, both contiguous on the device. Does
-  // not keep them alive.
+  // Decodes a segment from the bytes `in` to `out`, which is FP32, or BF16 to round to. Both are
+  // contiguous on the device. Does not keep them alive.
   virtual void Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
                       const at::Tensor& out) = 0;
 

@@ -14,7 +14,11 @@ namespace {
 using at::Tensor;
 
 constexpr size_t kSlots = 2;
-constexpr auto kFp32 = static_cast<uint32_t>(CodecId::kFp32);
+
+// Returns the codec whose bytes are elements of the type.
+uint32_t PlainCodec(at::ScalarType type) {
+  return static_cast<uint32_t>(type == at::kFloat ? CodecId::kFp32 : CodecId::kBf16);
+}
 
 Tensor PartOf(const Tensor& memory, uint64_t offset, uint64_t bytes) {
   return memory.narrow(0, static_cast<int64_t>(offset), static_cast<int64_t>(bytes));
@@ -79,9 +83,9 @@ void DeviceSlots::Slot::AwaitMemory() {
   }
 }
 
-Tensor DeviceSlots::Slot::FloatsOf(const Piece& piece) const {
+Tensor DeviceSlots::Slot::RoomOf(const Piece& piece) const {
   const uint64_t n = uint64_t{piece.code.rows} * piece.code.cols;
-  return PartOf(memory_->decoded, piece.to, n * sizeof(float));
+  return PartOf(memory_->decoded, piece.to, n * c10::elementSize(owner_->sizes_.type));
 }
 
 void DeviceSlots::Slot::Arrive(absl::Span<const uint8_t> encoded, uint64_t offset,
@@ -93,10 +97,10 @@ void DeviceSlots::Slot::Arrive(absl::Span<const uint8_t> encoded, uint64_t offse
   DeviceQueues& queues = *owner_->queues_;
   MutexLock lock(owner_->mu_);
   AwaitMemory();
-  if (pieces.front().code.codec == kFp32) {
+  if (pieces.front().code.codec == PlainCodec(owner_->sizes_.type)) {
     const QueueTrace::Span span(owner_->trace_, DeviceQueue::kWeights, kDeviceWeightsSpan, place_);
     for (const Piece& piece : pieces) {
-      const Tensor to = FloatsOf(piece);
+      const Tensor to = RoomOf(piece);
       queues.Copy(DeviceQueue::kWeights, PartOf(pinned, piece.from, to.nbytes()), to);
     }
     memory_->copied = queues.Record(DeviceQueue::kWeights);
@@ -120,7 +124,7 @@ void DeviceSlots::Slot::Decode(const Tensor& landed, absl::Span<const Piece> pie
       const uint64_t end = i + 1 < pieces.size() ? pieces[i + 1].from : landed.nbytes();
       queues.Decode(DeviceQueue::kCodec, pieces[i].code,
                     PartOf(landed, pieces[i].from, end - pieces[i].from),
-                    FloatsOf(pieces[i]).view(at::kFloat));
+                    RoomOf(pieces[i]).view(owner_->sizes_.type));
     }
   }
   memory_->done = queues.Record(DeviceQueue::kCodec);

@@ -18,6 +18,7 @@
 #include "base/memory_account.h"
 #include "base/mutex.h"
 #include "base/trace/trace_log.h"
+#include "c10/core/ScalarType.h"
 #include "worker/exec/queues/device_queues.h"
 #include "worker/exec/queues/queue_trace.h"
 #include "worker/exec/torch_host_stage.h"
@@ -29,6 +30,8 @@ struct SlotSizes {
   uint64_t decoded = 0;  // as the device computes on it
   uint64_t encoded = 0;  // as it arrives in chunks; 0 if it does not
   bool decodes = false;  // whether the device decodes; otherwise chunks are copied into place
+  // Of the decoded elements: FP32, or BF16, to which the device rounds.
+  at::ScalarType type = at::kFloat;
 };
 
 // Owns the slots. The caller's thread makes and releases them. Throws what LibTorch throws.
@@ -87,7 +90,7 @@ class DeviceSlots::Slot {
   // after Ready may read them.
   const at::Tensor& bytes() const { return memory_->decoded; }
 
-  // A segment of a chunk: where it begins among the chunk's bytes, and among bytes() its floats.
+  // A segment of a chunk: where it begins among the chunk's bytes, and decoded among bytes().
   struct Piece {
     uint64_t from = 0;
     uint64_t to = 0;
@@ -108,7 +111,7 @@ class DeviceSlots::Slot {
   // Decodes a chunk that is on the device by then.
   void Decode(const at::Tensor& landed, absl::Span<const Piece> pieces) EPS_REQUIRES(owner_->mu_);
   // Returns the bytes of bytes() that a piece fills.
-  at::Tensor FloatsOf(const Piece& piece) const;
+  at::Tensor RoomOf(const Piece& piece) const;
 
   DeviceSlots* const owner_;
   const SpanPlace place_;  // in traces

@@ -90,10 +90,15 @@ class TorchQueues final : public DeviceQueues {
               const at::Tensor& out) override {
     const Chunk chunk(code);
     const c10::StreamGuard on_stream(StreamOf(queue));
-    CheckLaunch(
-        "decoding weights", code,
-        kernels_->decode_chunk(code.codec, &chunk.chunk, in.const_data_ptr(),
-                               out.mutable_data_ptr<float>(), StreamOf(queue).native_handle()));
+    void* const stream = StreamOf(queue).native_handle();
+    const void* const from = in.const_data_ptr();
+    const int error =
+        out.scalar_type() == at::kFloat
+            ? kernels_->decode_chunk(code.codec, &chunk.chunk, from, out.mutable_data_ptr<float>(),
+                                     stream)
+            : kernels_->decode_chunk_bf16(code.codec, &chunk.chunk, from,
+                                          static_cast<uint16_t*>(out.mutable_data_ptr()), stream);
+    CheckLaunch("decoding weights", code, error);
   }
 
   void Encode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,

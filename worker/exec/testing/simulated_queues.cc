@@ -88,8 +88,9 @@ void SimulatedQueues::Copy(DeviceQueue queue, const at::Tensor& from, const at::
 void SimulatedQueues::Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
                              const at::Tensor& out) {
   const void* const from = in.const_data_ptr();
-  float* const to = out.mutable_data_ptr<float>();
-  Enqueue(queue, [code, from, to] { DecodeOnGrid(code, from, to); });
+  void* const to = out.mutable_data_ptr();
+  const at::ScalarType type = out.scalar_type();
+  Enqueue(queue, [code, from, to, type] { DecodeOnGrid(code, from, type, to); });
 }
 
 void SimulatedQueues::Encode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,

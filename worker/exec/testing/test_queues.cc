@@ -7,11 +7,15 @@
 
 namespace eps {
 
-void DecodeOnGrid(const SegmentCode& code, const void* in, float* out) {
+void DecodeOnGrid(const SegmentCode& code, const void* in, at::ScalarType type, void* out) {
   const eps_cuda_segment segment = {code.rows, code.cols};
   const eps_cuda_chunk chunk = {&segment, 1, code.column ? 1 : 0};
   grid::SimulatedGrid grid(/*seed=*/1);
-  EPS_CHECK(grid::LaunchDecodeChunk(code.codec, chunk, in, out, grid) == 0);
+  const int error =
+      type == at::kFloat
+          ? grid::LaunchDecodeChunk(code.codec, chunk, in, static_cast<float*>(out), grid)
+          : grid::LaunchDecodeChunk(code.codec, chunk, in, static_cast<uint16_t*>(out), grid);
+  EPS_CHECK(error == 0);
 }
 
 void EncodeOnGrid(const SegmentCode& code, const float* in, void* out) {

@@ -14,8 +14,9 @@ class TestQueues : public DeviceQueues {
   virtual void Compute(std::function<void()> work, double operations) = 0;
 };
 
-// Decode and encode a segment by our kernels, on a simulated grid.
-void DecodeOnGrid(const SegmentCode& code, const void* in, float* out);
+// Decode and encode a segment by our kernels, on a simulated grid. `out` is of `type`: FP32 or
+// BF16.
+void DecodeOnGrid(const SegmentCode& code, const void* in, at::ScalarType type, void* out);
 void EncodeOnGrid(const SegmentCode& code, const float* in, void* out);
 
 }  // namespace eps

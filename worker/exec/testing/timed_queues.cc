@@ -59,7 +59,7 @@ void TimedQueues::Copy(DeviceQueue queue, const at::Tensor& from, const at::Tens
 
 void TimedQueues::Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
                          const at::Tensor& out) {
-  DecodeOnGrid(code, in.const_data_ptr(), out.mutable_data_ptr<float>());
+  DecodeOnGrid(code, in.const_data_ptr(), out.scalar_type(), out.mutable_data_ptr());
   EnqueueWork(queue, static_cast<double>(out.numel()) / rates_.coded, nullptr);
 }
 
