@@ -215,9 +215,11 @@ absl::StatusOr<std::string> ParseStep(const std::vector<std::string>& arguments,
     app.add_option(name, *value)->check(CLI::PositiveNumber)->capture_default_str();
   }
   app.add_option("--precision", s->precision, "fp32, bf16 or cmp")->capture_default_str();
+  app.add_option("--gradient-sum", s->gradient_sum, "tree or fused")->capture_default_str();
   app.add_option("--trace", s->trace, "a file for a Chrome trace of one more step");
   app.add_option("--device", s->runtime.device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--stash", s->runtime.stash, "auto, host or device")->capture_default_str();
+  app.add_option("--keep", s->runtime.keep, "none or auto")->capture_default_str();
   app.add_option("--threads", s->runtime.threads, "0 uses all cores")->capture_default_str();
   return ParseAppArguments(&app, arguments);
 }

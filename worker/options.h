@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/config/config.h"
-#include "worker/models/sampler.h"
+#include "worker/models/generate/sampler.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
@@ -56,6 +56,7 @@ struct StepOptions {
   uint32_t micro_batches = 2;
   uint32_t steps = 5;  // to time
   std::string precision = "fp32";
+  std::string gradient_sum = "tree";
   std::string trace;  // a file; empty: none
   RuntimeOptions runtime;
 };

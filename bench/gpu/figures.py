@@ -52,7 +52,8 @@ def mfu(path, precision):
     for line in read_lines(path):
         shares = {name: percent(shapes.mfu(line["parameters"], line["tokens"], line[name],
                                            line["device"])) for name in ("step_s", "compute_s")}
-        print(f"{precision}, {line['tokens']} tokens: step {line['step_s']:.3f} s (MFU "
+        kind = f"{precision}, {line['gradient_sum']}, keep {line['keep']}, {line['tokens']} tokens"
+        print(f"{kind}: step {line['step_s']:.3f} s (MFU "
               f"{shares['step_s']}), computing {line['compute_s']:.3f} s (MFU "
               f"{shares['compute_s']}), transfers {line['transfer_s']:.3f} s")
     return True

@@ -220,10 +220,16 @@ stage_timeline() {
 stage_mfu7b() {
   local micro_batches
   need eps-worker
-  for micro_batches in 1 4; do # 4,096 and 16,384 tokens a step
-    step "${mfu7b[@]}" --precision=bf16 --samples=2 --micro-batches="$micro_batches" --steps=2 \
-      --vocab=32000
-  done | tee "$lines/mfu7b.jsonl"
+  { # 4,096 and 16,384 tokens a step
+    for micro_batches in 1 4; do
+      step "${mfu7b[@]}" --precision=bf16 --samples=2 --micro-batches="$micro_batches" --steps=2 \
+        --vocab=32000
+    done
+    step "${mfu7b[@]}" --precision=bf16 --samples=2 --micro-batches=4 --steps=2 --vocab=32000 \
+      --gradient-sum=fused
+    step "${mfu7b[@]}" --precision=bf16 --samples=2 --micro-batches=4 --steps=2 --vocab=32000 \
+      --gradient-sum=fused --keep=auto
+  } | tee "$lines/mfu7b.jsonl"
   figures mfu "$lines/mfu7b.jsonl" bf16
 }
 

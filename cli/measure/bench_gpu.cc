@@ -47,6 +47,8 @@ struct Options {
   uint32_t micro_batches = 2;
   uint32_t steps = 5;
   std::string precision = "bf16";
+  std::string gradient_sum = "tree";
+  std::string keep = "none";  // what is kept grows with depth
   std::string device = "auto";
   std::string stash = "host";  // a stash on the device grows with depth
   std::string trace;
@@ -69,6 +71,8 @@ absl::StatusOr<std::string> ParseArguments(const std::vector<std::string>& argum
   number("--micro-batches", &o->micro_batches, "micro-batches in a step");
   number("--steps", &o->steps, "steps to time");
   app.add_option("--precision", o->precision, "fp32, bf16 or cmp")->capture_default_str();
+  app.add_option("--gradient-sum", o->gradient_sum, "tree or fused")->capture_default_str();
+  app.add_option("--keep", o->keep, "none or auto")->capture_default_str();
   app.add_option("--device", o->device, "auto, cpu, cuda or cuda:N")->capture_default_str();
   app.add_option("--stash", o->stash, "auto, host or device")->capture_default_str();
   app.add_option("--threads", o->threads, "0 uses all cores")
@@ -91,7 +95,8 @@ absl::StatusOr<StepAnswer> Measure(const Options& o, uint32_t layers, uint32_t s
       absl::StrCat("--seq-len=", o.seq_len), absl::StrCat("--samples=", o.samples),
       absl::StrCat("--steps=", steps),       absl::StrCat("--precision=", o.precision),
       absl::StrCat("--device=", o.device),   absl::StrCat("--stash=", o.stash),
-      absl::StrCat("--threads=", o.threads), absl::StrCat("--micro-batches=", o.micro_batches)};
+      absl::StrCat("--threads=", o.threads), absl::StrCat("--micro-batches=", o.micro_batches),
+      absl::StrCat("--keep=", o.keep),       absl::StrCat("--gradient-sum=", o.gradient_sum)};
   if (!trace.empty()) arguments.push_back(absl::StrCat("--trace=", trace));
   std::fprintf(stderr, "bench gpu: %u layers\n", layers);
   EPS_ASSIGN_OR_RETURN(const json answer, AskWorker("step", arguments, folder, kTimeout));

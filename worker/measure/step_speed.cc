@@ -44,6 +44,10 @@ absl::StatusOr<JobSpec> SpecOf(const StepOptions& options) {
         absl::StrCat("--precision=", options.precision, ": expected fp32, bf16 or cmp"));
   }
   EPS_ASSIGN_OR_RETURN(JobSpec spec, MeasuredJob(shape));
+  if (!FindName(options.gradient_sum, &spec.training.gradient_sum)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--gradient-sum=", options.gradient_sum, ": expected tree or fused"));
+  }
   spec.training.micro_batches = options.micro_batches;
   // One step warms up, and one more is traced.
   spec.training.steps = options.steps + 1 + (options.trace.empty() ? 0 : 1);
@@ -140,6 +144,7 @@ class Halves {
         steps_(steps),
         runtime_(runtime),
         pool_(runtime, &spec, kHostStages),
+        client_(spec, ClientThreads()),
         batch_(MeasuredBatch(spec, spec.training.micro_batch_size)),
         last_(static_cast<uint32_t>(spec.stages.size()) - 1),
         copies_(!absl::StrContains(runtime->compute_profile(), " cpu ")) {}
@@ -203,14 +208,25 @@ class Halves {
     return absl::OkStatus();
   }
 
+  // Loads a stage as a relay does.
+  absl::StatusOr<std::shared_ptr<const StageWeights>> LoadWeights(uint32_t s, bool backward) {
+    EPS_ASSIGN_OR_RETURN(const auto arriving, runtime_->NewArrival(StageId(s), backward));
+    if (arriving == nullptr) {
+      EPS_ASSIGN_OR_RETURN(auto from, Take(s));
+      return runtime_->Load(StageId(s), std::move(from));
+    }
+    const auto fetch = client_.FetchStage(StageId(s), Version(0), backward, arriving->sink());
+    EPS_RETURN_IF_ERROR(fetch->Wait());
+    return arriving->Load();
+  }
+
   absl::Status Transfer() {
     std::unique_ptr<PendingCopy> pending;
     std::shared_ptr<HostStage> host;
     for (uint32_t visit = 0; visit < 2 * last_ + 1; ++visit) {
       const bool backward = visit > last_;
       const uint32_t s = backward ? 2 * last_ - visit : visit;
-      EPS_ASSIGN_OR_RETURN(auto from, Take(s));
-      const auto weights = runtime_->Load(StageId(s), std::move(from));
+      EPS_ASSIGN_OR_RETURN(const auto weights, LoadWeights(s, backward));
       // A forward visit reads an input and stashes an output. A backward visit reads an input and a
       // gradient and stashes a gradient. The last stage does both in one visit.
       for (uint32_t j = 0; j < spec_.training.micro_batches; ++j) {
@@ -253,6 +269,7 @@ class Halves {
   const uint64_t steps_;
   StageRuntime* const runtime_;
   HostStagePool pool_;
+  InstantClient client_;
   std::set<const float*> filled_;
   const MicroBatch batch_;
   const uint32_t last_;
@@ -277,6 +294,8 @@ absl::StatusOr<StepSpeed> MeasureStepSpeed(const StepOptions& options) {
   StepSpeed speed;
   speed.device = runtime->compute_profile();
   speed.precision = options.precision;
+  speed.gradient_sum = options.gradient_sum;
+  speed.keep = options.runtime.keep;
   speed.layers = options.layers;
   speed.width = options.width;
   for (const TensorSpec& tensor : spec.tensors) speed.parameters += tensor.elements();
@@ -293,12 +312,13 @@ absl::StatusOr<StepSpeed> MeasureStepSpeed(const StepOptions& options) {
 
 std::string StepSpeedToJson(const StepSpeed& speed) {
   return absl::StrFormat(
-      "{\"device\": \"%s\", \"precision\": \"%s\", \"layers\": %u, \"width\": %u, "
+      "{\"device\": \"%s\", \"precision\": \"%s\", \"gradient_sum\": \"%s\", \"keep\": \"%s\", "
+      "\"layers\": %u, \"width\": %u, "
       "\"parameters\": %u, \"tokens\": %u, \"step_s\": %.6f, \"compute_s\": %.6f, "
       "\"transfer_s\": %.6f, \"over_slower_half\": %.4f, \"device_peak_bytes\": %u}",
-      speed.device, speed.precision, speed.layers, speed.width, speed.parameters, speed.tokens,
-      speed.step_seconds, speed.compute_seconds, speed.transfer_seconds, speed.over_slower_half(),
-      speed.device_peak_bytes);
+      speed.device, speed.precision, speed.gradient_sum, speed.keep, speed.layers, speed.width,
+      speed.parameters, speed.tokens, speed.step_seconds, speed.compute_seconds,
+      speed.transfer_seconds, speed.over_slower_half(), speed.device_peak_bytes);
 }
 
 }  // namespace eps

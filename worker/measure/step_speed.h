@@ -18,6 +18,8 @@ namespace eps {
 struct StepSpeed {
   std::string device;  // TorchComputeProfile
   std::string precision;
+  std::string gradient_sum;
+  std::string keep;
   uint32_t layers = 0;
   uint32_t width = 0;
   uint64_t parameters = 0;

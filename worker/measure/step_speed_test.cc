@@ -34,6 +34,8 @@ TEST(StepSpeed, MeasuresAStepAndItsHalves) {
     EXPECT_EQ(json["parameters"], 2 * (12 * 32 * 32 + 13 * 32) + (64 + 16) * 32 + 2 * 32);
     EXPECT_EQ(json["tokens"], 2 * 2 * 16);
     EXPECT_EQ(json["precision"], precision);
+    EXPECT_EQ(json["gradient_sum"], "tree");
+    EXPECT_EQ(json["keep"], "none");
     for (const char* const field : {"step_s", "compute_s", "transfer_s", "over_slower_half"}) {
       EXPECT_GT(json[field], 0) << field;
     }
@@ -58,6 +60,10 @@ TEST(StepSpeed, TracesAStep) {
 }
 
 TEST(StepSpeed, RefusesWhatItCannotMeasure) {
+  StepOptions sum = Small("fp32");
+  sum.gradient_sum = "line";
+  const absl::Status of_sum = MeasureStepSpeed(sum).status();
+  EXPECT_TRUE(absl::StrContains(of_sum.message(), "--gradient-sum=line")) << of_sum;
   const absl::Status precision = MeasureStepSpeed(Small("fp8")).status();
   EXPECT_TRUE(absl::StrContains(precision.message(), "--precision=fp8")) << precision;
   StepOptions options = Small("fp32");
