@@ -17,12 +17,13 @@
 namespace eps::planner {
 namespace {
 
-constexpr double kFp32 = 4;            // bytes
-constexpr double kBf16 = 2;            // bytes
-constexpr double kPage = 4096;         // bytes
-constexpr double kHolds = 65536;       // bytes in which a worker notes weights that it has read
-constexpr double kUsedOfDevice = 0.9;  // by worker.device_memory=0
-constexpr double kStagesOnDevice = 2;  // the one being computed, and the next
+constexpr double kFp32 = 4;             // bytes
+constexpr double kBf16 = 2;             // bytes
+constexpr double kPage = 4096;          // bytes
+constexpr double kHolds = 65536;        // bytes in which a worker notes weights that it has read
+constexpr double kUsedOfDevice = 0.9;   // by worker.device_memory=0
+constexpr double kStashOfMemory = 0.5;  // by worker.stash_host=0
+constexpr double kStagesOnDevice = 2;   // the one being computed, and the next
 
 // Shared memory is given out in whole pages.
 double InPages(double bytes) { return std::ceil(bytes / kPage) * kPage; }
@@ -264,8 +265,10 @@ TierUse WorkerTier(const LargestStage& largest, Bytes stash, const Hardware& har
                      ((1 + shape.prefetch) * largest.weights + gradients * largest.gradient));
   tier.uses.push_back(Use(MemoryKind::kStage, each * stages, /*exact=*/false, Bytes(0)));
   Bytes on_host = (1 - shape.stash_on_device) * stash;
-  const bool in_file = storage.stash_host > Bytes(0) && storage.stash_host < on_host;
-  if (in_file) on_host = storage.stash_host;
+  const Bytes room =
+      storage.stash_host > Bytes(0) ? storage.stash_host : kStashOfMemory * worker.memory / each;
+  const bool in_file = storage.stash_file && room < on_host;
+  if (in_file) on_host = room;
   const bool shares = storage.stash_device > Bytes(0);
   if (on_host > Bytes(0)) {
     tier.uses.push_back(Use(MemoryKind::kStash, each * on_host, /*exact=*/!in_file,
@@ -288,8 +291,10 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
   tier.tier = Tier::kDevice;
   tier.machine = smallest.name;
   tier.available = smallest.memory;
-  double each = smallest.host ? 0 : kFp32;                         // bytes
-  if (spec.training.precision != Precision::kFp32) each += kBf16;  // a copy
+  // A device receives weights in the type in which it computes; FP16 is a copy.
+  const Precision precision = spec.training.precision;
+  double each = smallest.host || precision == Precision::kBf16 ? 0 : kFp32;  // bytes
+  if (precision != Precision::kFp32) each += kBf16;
   if (each > 0) {
     tier.uses.push_back(
         {"weights", Bytes(each * kStagesOnDevice * largest.weights), /*exact=*/false, Bytes(0)});
@@ -299,6 +304,9 @@ TierUse DeviceTier(const LargestStage& largest, Bytes stash, const JobSpec& spec
   tier.uses.push_back(
       {"gradients", Bytes(gradients * kFp32 * largest.gradient), /*exact=*/false, Bytes(0)});
   tier.uses.push_back({"activations", Bytes(ActivationBytes(spec)), /*exact=*/false, Bytes(0)});
+  if (storage.kept > Bytes(0)) {
+    tier.uses.push_back({"kept", storage.kept, /*exact=*/false, Bytes(0)});
+  }
   const Bytes on_device = shape.stash_on_device * stash;
   if (on_device > Bytes(0)) {
     tier.uses.push_back(Use(MemoryKind::kStash, on_device, /*exact=*/true,

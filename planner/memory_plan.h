@@ -65,15 +65,17 @@ LargestStage FindLargestStage(const JobSpec& spec, const ChunkMap& chunks,
 
 // The storage settings of a run, which are not part of its spec.
 struct StoragePlan {
-  bool durable = false;  // cuts are written to files
-  Bytes staging;         // staging buffers of one durable server
-  Bytes state_memory;    // of one server whose state is on disks (storage.dram)
-  Bytes device_memory;   // of the emulated storage devices of one server; 0 without them
-  Bytes server_limit;    // servers.memory_limit; 0 allows all of the machine's memory
-  Bytes stash_device;    // room for the stash on a device (worker.stash=auto)
-  Bytes stash_host;      // of one worker whose stash may go on in a file; 0: all of it is in memory
-  Bytes shared_weights;  // the most that a server shares with workers of its machine; 0: nothing
-  Bytes shared_gradients;  // the same of gradients, for each of them
+  bool durable = false;     // cuts are written to files
+  Bytes staging;            // staging buffers of one durable server
+  Bytes state_memory;       // of one server whose state is on disks (storage.dram)
+  Bytes device_memory;      // of the emulated storage devices of one server; 0 without them
+  Bytes server_limit;       // servers.memory_limit; 0 allows all of the machine's memory
+  Bytes stash_device;       // room for the stash on a device (worker.stash=auto)
+  Bytes kept;               // of what stages keep on a device (worker.keep)
+  bool stash_file = false;  // the stash may go on in a file (worker.stash_path)
+  Bytes stash_host;         // of one worker; 0 means half of its machine's memory, shared
+  Bytes shared_weights;     // the most that a server shares with workers of its machine; 0: nothing
+  Bytes shared_gradients;   // the same of gradients, for each of them
   // The residuals of sparse gradients are kept at the servers (quantization.residual_home).
   bool residuals_at_servers = true;
 };
@@ -85,7 +87,8 @@ absl::StatusOr<std::vector<TierUse>> PlanMemory(const JobSpec& spec, const Workl
                                                 const Hardware& hardware, const RunShape& shape,
                                                 const StoragePlan& storage);
 
-// Returns the room that the smallest device has for a stash (worker.stash=auto) among
+// Returns the room that the smallest device has for what waits there (worker.stash=auto,
+// worker.keep) among
 // `device_memory` bytes, of which 0 means nine tenths of its own; 0 if workers compute on their
 // host.
 absl::StatusOr<Bytes> StashRoomOnDevice(const JobSpec& spec, const Hardware& hardware,

@@ -172,6 +172,57 @@ TEST(MemoryPlan, OneSumTakesTwoGradients) {
   EXPECT_EQ(GradientsOnDevice("fused", "1"), 2 * one);
 }
 
+TEST(MemoryPlan, AFileTakesWhatMemoryCannot) {
+  const auto stash_of = [](const std::string& path, const std::string& room) {
+    const Config config = ConfigWith({{"training.clip", "none"},
+                                      {"training.micro_batches", "16"},
+                                      {"worker.stash", "host"},
+                                      {"worker.stash_path", path},
+                                      {"worker.stash_host", room}});
+    Hardware hardware = Example("h200_node");
+    hardware.workers[0].memory = Bytes(64e9);  // shared by eight workers
+    const Plan plan = *MakePlan(config, Gpt2Spec(config, 40, 1600, 8), hardware);
+    for (const MemoryUse& use : plan.tiers[1].uses) {
+      if (use.kind == "stash") return use.bytes;
+    }
+    return Bytes(0);
+  };
+  EXPECT_GT(stash_of("", "0"), Bytes(64e9));
+  EXPECT_EQ(stash_of("/stash", "0"), Bytes(32e9));
+  EXPECT_EQ(stash_of("/stash", "1000000000"), Bytes(8e9));
+}
+
+TEST(MemoryPlan, KeptPassesSaveTheTimeOfRecomputing) {
+  const auto plan_of = [](const std::string& keep, const std::string& memory) {
+    const Config config = ConfigWith({{"training.clip", "none"},
+                                      {"training.micro_batches", "4"},
+                                      {"worker.keep", keep},
+                                      {"worker.device_memory", memory}});
+    return *MakePlan(config, Gpt2Spec(config, 40, 1600, 8), Example("h200_node"));
+  };
+  const auto kept = [](const Plan& plan) {
+    Bytes bytes;
+    for (const TierUse& of : plan.tiers) {
+      for (const MemoryUse& use : of.uses) bytes += use.kind == "kept" ? use.bytes : Bytes(0);
+    }
+    return bytes;
+  };
+  const Plan none = plan_of("none", "0"), some = plan_of("auto", "60GiB"),
+             all = plan_of("auto", "0");
+  EXPECT_EQ(kept(none), Bytes(0));
+  EXPECT_GT(kept(some), Bytes(0));
+  EXPECT_GT(kept(all), kept(some));
+  EXPECT_TRUE(CheckFits(some.tiers).ok());
+  EXPECT_TRUE(CheckFits(all.tiers).ok());
+  const auto backward = [](const Plan& plan) {
+    Flops sum;
+    for (const StageWork& stage : plan.work.stages) sum += stage.backward;
+    return sum;
+  };
+  EXPECT_LT(backward(some), backward(none));
+  EXPECT_LT(backward(all), backward(some));
+}
+
 // Returns the bytes of the stash in a tier of a node, for each of its eight workers.
 Bytes StashIn(Tier tier, const std::string& where, const std::string& device_memory) {
   const Config config = ConfigWith({{"training.clip", "none"},

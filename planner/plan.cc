@@ -6,6 +6,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "base/job/layout/step_memory.h"
 #include "base/job/models/model_family.h"
 #include "base/machine/machine_limits.h"
 #include "base/memory_account.h"
@@ -139,6 +140,24 @@ size_t DevicesOf(const StorageConfig& storage) {
   return storage.csd.count > 0 ? storage.csd.count : std::max<size_t>(1, storage.drives.size());
 }
 
+// Lets the last stages of a device keep what their backward passes would compute again, in the room
+// that the stash leaves of `room`. Returns its bytes.
+Bytes KeepPasses(const JobSpec& spec, Bytes room, Plan* plan) {
+  const Bytes stash = plan->shape.stash_on_device * StashOfWorker(plan->work, plan->shape);
+  const uint64_t micro_batches =
+      (plan->work.parts + plan->shape.workers - 1) / plan->shape.workers * plan->work.micro_batches;
+  Bytes kept;
+  const StageId first = FirstKeptStage(spec, micro_batches, (room - Min(room, stash)).value());
+  for (uint32_t s = first.value(); s < plan->work.stages.size(); ++s) {
+    StageWork& stage = plan->work.stages[s];
+    if (!CanKeep(spec, StageId(s))) continue;
+    kept += Bytes(KeptBytes(spec, StageId(s), micro_batches));
+    stage.backward = stage.backward - stage.forward;
+    stage.backward_activations = stage.backward_activations - stage.forward_activations;
+  }
+  return kept;
+}
+
 }  // namespace
 
 RunShape ShapeOf(const Config& config, const Hardware& hardware) {
@@ -189,17 +208,17 @@ absl::StatusOr<Plan> MakePlan(const Config& config, const JobSpec& spec, const H
   const Bytes state = static_cast<double>(plan.work.parameters) * plan.work.state_per_parameter;
   plan.shape.disk_share = 1 - Min(held, state) / state;
   StoragePlan storage;
+  EPS_ASSIGN_OR_RETURN(const Bytes room,
+                       StashRoomOnDevice(spec, hardware, plan.shape,
+                                         Bytes(static_cast<double>(config.worker.device_memory))));
   if (config.worker.stash == "auto") {
-    EPS_ASSIGN_OR_RETURN(
-        storage.stash_device,
-        StashRoomOnDevice(spec, hardware, plan.shape,
-                          Bytes(static_cast<double>(config.worker.device_memory))));
+    storage.stash_device = room;
     const Bytes stash = StashOfWorker(plan.work, plan.shape);
     if (stash > Bytes(0)) plan.shape.stash_on_device = Min(stash, storage.stash_device) / stash;
   }
-  if (!config.worker.stash_path.empty()) {
-    storage.stash_host = Bytes(static_cast<double>(config.worker.stash_host));
-  }
+  if (config.worker.keep == "auto") storage.kept = KeepPasses(spec, room, &plan);
+  storage.stash_file = !config.worker.stash_path.empty();
+  storage.stash_host = Bytes(static_cast<double>(config.worker.stash_host));
   storage.durable = config.storage.durable();
   storage.staging = Bytes(static_cast<double>(config.storage.staging));
   storage.state_memory = Bytes(static_cast<double>(config.storage.dram));

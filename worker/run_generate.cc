@@ -10,7 +10,7 @@
 #include "base/machine/python_tools.h"
 #include "base/status_macros.h"
 #include "worker/data/tokenizer_digest.h"
-#include "worker/models/generator.h"
+#include "worker/models/generate/generator.h"
 #include "worker/tokenizer_process.h"
 
 namespace eps {

@@ -37,6 +37,7 @@ RuntimeOptions RuntimeOptionsOf(const WorkerOptions& worker) {
   options.stash_host = StashRoom(worker.config.worker.stash_host, worker.local_count);
   options.stash_path = worker.config.worker.stash_path;
   options.device_memory = worker.config.worker.device_memory;
+  options.keep = worker.config.worker.keep;
   options.threads = worker.config.worker.threads;
   if (options.threads == 0) {
     const int local = std::max(1, worker.local_count);

@@ -62,8 +62,7 @@ enum class Replay { kRollback };
 template <>
 inline constexpr std::array<const char*, 1> kNames<Replay> = {"rollback"};
 
-// With a gradient that is not finite or not below 2^50, the job ends, or the step updates nothing
-// (the next one has its own data and the same weights).
+// With a gradient that is not finite or not below 2^50, the job ends, or the step updates nothing.
 enum class Nonfinite { kHalt, kSkip };
 template <>
 inline constexpr std::array<const char*, 2> kNames<Nonfinite> = {"halt", "skip"};
@@ -227,7 +226,8 @@ struct TensorCodecs {
   std::string gradients = "fp32";
 };
 
-struct CodecSettings {             // what is never open
+// How weights and gradients travel, as far as it is never open.
+struct CodecSettings {
   std::string weights = "fp32";    // of the matrices of the inner stages
   std::string gradients = "fp32";  // likewise
   BackwardWeights backward_weights = BackwardWeights::kRecomputeAxis;

@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "base/exit_code.h"
 #include "base/status_macros.h"
-#include "worker/models/generator.h"
+#include "worker/models/generate/generator.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {

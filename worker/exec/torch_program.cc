@@ -75,7 +75,17 @@ absl::StatusOr<ActivationPtr> TorchProgram::Forward(const StageWeights& weights,
     const at::NoGradGuard no_grad;
     std::optional<QueueTrace::Span> span;
     BeginSpan(batch, &span);
-    out = Stashable(stage_->Forward(WeightsOf(weights).tensors, batch, TensorOf(in)));
+    const TorchWeights& w = WeightsOf(weights);
+    if (keeps_ && !batch.held_out) {
+      Kept kept;
+      out = Stashable(stage_->ForwardAndKeep(w.tensors, batch, TensorOf(in), &kept.pass));
+      if (kept.pass != nullptr) {
+        if (kept.pass->needs_weights()) kept.weights = w.shared_from_this();
+        kept_[batch.index] = std::move(kept);
+      }
+    } else {
+      out = Stashable(stage_->Forward(w.tensors, batch, TensorOf(in)));
+    }
     EndOfMicroBatch(&span);
   }));
   return out;
@@ -93,9 +103,11 @@ absl::StatusOr<StageProgram::BackwardResult> TorchProgram::Backward(
     std::optional<QueueTrace::Span> span;
     BeginSpan(batch, &span);
     const TorchWeights& w = WeightsOf(weights);
-    TorchBackward out = stage_->Backward(w.tensors, w.for_input_gradient, batch, TensorOf(in),
-                                         TensorOf(grad_out), loss_scale_log2,
-                                         sum == nullptr ? StageTensors() : std::move(sum->tensors));
+    BackwardInputs inputs = {TensorOf(in), TensorOf(grad_out), loss_scale_log2};
+    if (sum != nullptr) inputs.sums = std::move(sum->tensors);
+    const auto kept = kept_.extract(batch.index);  // lasts until the pass is done
+    if (!kept.empty()) inputs.kept = std::move(kept.mapped().pass);
+    TorchBackward out = stage_->Backward(w.tensors, w.for_input_gradient, batch, std::move(inputs));
     if (out.grad_in.defined()) {
       result.grad_in = std::make_shared<TorchActivation>(std::move(out.grad_in));
     }

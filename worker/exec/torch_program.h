@@ -3,6 +3,8 @@
 
 // Stages and their weights with the relay's interface. Only worker/exec includes this header.
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -21,7 +23,7 @@
 namespace eps {
 
 // `status` holds an error of the object's creation until a later call can return it.
-class TorchWeights final : public StageWeights {
+class TorchWeights final : public StageWeights, public std::enable_shared_from_this<TorchWeights> {
  public:
   StageTensors tensors;
   StageTensors for_input_gradient;          // the second copy, or the tensor itself
@@ -41,6 +43,11 @@ class TorchProgram final : public StageProgram {
   const StageSpec& spec() const override { return spec_; }
   at::ScalarType type() const { return stage_->type(); }
   void AllowLateLosses() { late_losses_ = true; }
+  // Begins a step, in which the stage keeps what Forward computes for Backward, or does not.
+  void BeginStep(bool keeps) {
+    keeps_ = keeps;
+    kept_.clear();
+  }
 
   absl::StatusOr<ActivationPtr> Forward(const StageWeights& weights, const MicroBatch& batch,
                                         const ActivationPtr& in) override;
@@ -52,6 +59,12 @@ class TorchProgram final : public StageProgram {
                                const ActivationPtr& in, Predictions* predictions_or_null) override;
 
  private:
+  // Held from a forward to the backward pass.
+  struct Kept {
+    std::shared_ptr<const TorchWeights> weights;  // null if the pass does not need them
+    std::unique_ptr<KeptPass> pass;
+  };
+
   // Wraps the activation that the stage passes on, with the values that the stash will return.
   ActivationPtr Stashable(at::Tensor y) const;
   void TakeLoss(const MicroBatch& batch, const at::Tensor& label_log_p, BackwardResult* result);
@@ -66,6 +79,8 @@ class TorchProgram final : public StageProgram {
   const StashCodec& stash_;
   DeviceCopies* const copies_;
   bool late_losses_ = false;
+  bool keeps_ = false;
+  std::map<uint32_t, Kept> kept_;  // by micro-batch
 };
 
 }  // namespace eps

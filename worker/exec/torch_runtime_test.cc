@@ -297,8 +297,7 @@ TEST(TorchRuntimeTest, MovesAGradientWithoutACopy) {
   ASSERT_TRUE(runtime->in_host_memory());
   auto weights = runtime->Load(StageId(0), FilledHost(spec, StageId(0), runtime.get(), 0.01f));
   ActivationPtr x = *runtime->program(StageId(0)).Forward(*weights, MakeBatch(), nullptr);
-  auto result =
-      runtime->program(StageId(0)).Backward(*weights, MakeBatch(), nullptr, x, 0, nullptr);
+  auto result = runtime->program(StageId(0)).Backward(*weights, MakeBatch(), {}, x, 0, nullptr);
   ASSERT_TRUE(result.ok()) << result.status();
   auto copy = runtime->NewHostStage(StageId(0)).value();
   ASSERT_TRUE(runtime->ToHost(StageId(0), *result->gradient, copy.get()).ok());
@@ -399,8 +398,7 @@ TEST(TorchRuntimeTest, StashesInAFileWhatMemoryLacks) {
     };
     // The gradient of the positions adds the two rows of an activation.
     const auto value_of = [&](const ActivationPtr& x) {
-      auto back =
-          runtime->program(StageId(0)).Backward(*embedding(0), MakeBatch(), nullptr, x, 0, nullptr);
+      auto back = runtime->program(StageId(0)).Backward(*embedding(0), MakeBatch(), {}, x, 0, {});
       return (*runtime->MoveToHost(StageId(0), std::move(back->gradient)))->tensor(1)[0];
     };
     std::vector<ActivationPtr> stashed;

@@ -5,6 +5,7 @@
 // worker/exec and worker/models include this header; all other code includes
 // worker/relay/stage_program.h.
 
+#include <memory>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
@@ -16,6 +17,25 @@ namespace eps {
 
 // Tensors of one stage, by TensorUse; contiguous, [rows, cols] or [cols].
 using StageTensors = std::vector<at::Tensor>;
+
+// The tensors within a stage that a forward pass keeps for the backward pass of its micro-batch.
+class KeptPass {
+ public:
+  virtual ~KeptPass() = default;
+  // Whether it refers to the memory of the forward pass's weights.
+  virtual bool needs_weights() const = 0;
+};
+
+// The arguments of a backward pass besides weights and data.
+struct BackwardInputs {
+  at::Tensor in;        // undefined for the first stage
+  at::Tensor grad_out;  // undefined for the last stage
+  int loss_scale_log2 = 0;
+  // By use, sums of earlier micro-batches, to which the gradients are added; empty if there are
+  // none.
+  StageTensors sums = {};
+  std::unique_ptr<KeptPass> kept = nullptr;  // null if the pass computes everything again
+};
 
 // The result of a backward pass.
 struct TorchBackward {
@@ -46,14 +66,18 @@ class TorchStage {
                              const at::Tensor& /*in*/) const {
     TORCH_CHECK(false, "this stage has no forward pass of its own");
   }
-  // `grad_out` is undefined for the last stage. `for_input_gradient` holds, by use, the weights for
-  // the gradient of a product's input, dX = dY W^T: the second copy of a tensor, or the same tensor
-  // as in `weights`. `sums` holds, by use, sums of earlier micro-batches, to which the gradients
-  // are added; it is empty if there are none.
+  // As Forward, bit for bit, and sets *kept to what Backward would have to compute again, or to
+  // null. Called for stages that CanKeep (base/job/layout/step_memory.h).
+  virtual at::Tensor ForwardAndKeep(const StageTensors& weights, const MicroBatch& batch,
+                                    const at::Tensor& in, std::unique_ptr<KeptPass>* kept) const {
+    kept->reset();
+    return Forward(weights, batch, in);
+  }
+  // `for_input_gradient` holds, by use, the weights for the gradient of a product's input, dX = dY
+  // W^T: the second copy of a tensor, or the same tensor as in `weights`.
   virtual TorchBackward Backward(const StageTensors& weights,
                                  const StageTensors& for_input_gradient, const MicroBatch& batch,
-                                 const at::Tensor& in, const at::Tensor& grad_out,
-                                 int loss_scale_log2, StageTensors sums) const = 0;
+                                 BackwardInputs inputs) const = 0;
   // Returns the label_log_p of Backward, bit for bit, but without label smoothing. Unless it is
   // null, sets *predictions_or_null to what is predicted for each sample: int64 classes, of several
   // with the highest score the lowest, or FP32 numbers. Only called for the last stage, as Logits;

@@ -30,7 +30,14 @@ uint64_t MostOfFree(c10::Device device) {
   return free / 10 * 9;
 }
 
-StashRooms RoomsOf(const JobSpec& spec, const RuntimeOptions& options, c10::Device device) {
+// Returns the bytes that a device has for activations that wait; a CPU only if it is told to.
+uint64_t DeviceRoom(const JobSpec& spec, const RuntimeOptions& options, c10::Device device) {
+  uint64_t all = options.device_memory;
+  if (all == 0 && !device.is_cpu()) all = MostOfFree(device);
+  return all - std::min(all, DeviceBytesWithoutStash(spec, LargestStage(spec)));
+}
+
+StashRooms RoomsOf(const RuntimeOptions& options, bool is_cpu, uint64_t device_room) {
   StashRooms rooms;
   if (options.stash == "device") {
     rooms.device = MemoryAccount::kNoLimit;
@@ -38,10 +45,7 @@ StashRooms RoomsOf(const JobSpec& spec, const RuntimeOptions& options, c10::Devi
   }
   rooms.host = HostLimit(options);
   rooms.file = !options.stash_path.empty();
-  if (options.stash == "auto" && !device.is_cpu()) {
-    const uint64_t all = options.device_memory > 0 ? options.device_memory : MostOfFree(device);
-    rooms.device = all - std::min(all, DeviceBytesWithoutStash(spec, LargestStage(spec)));
-  }
+  if (options.stash == "auto" && !is_cpu) rooms.device = device_room;
   return rooms;
 }
 
@@ -56,8 +60,9 @@ TorchStash::TorchStash(const JobSpec& spec, const StashCodec& codec, const Runti
       path_(options.stash_path),
       copies_(copies_or_null),
       account_(account_or_null),
+      device_room_(DeviceRoom(spec, options, device)),
       host_room_(HostLimit(options)),
-      tiers_(RoomsOf(spec, options, device)) {}
+      tiers_(RoomsOf(options, device.is_cpu(), device_room_)) {}
 
 absl::Status TorchStash::Begin(uint64_t inputs, uint64_t gradients) {
   const uint64_t more = sizes_.gradient - std::min(sizes_.gradient, sizes_.input);

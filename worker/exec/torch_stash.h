@@ -4,6 +4,7 @@
 // The stash of a TorchRuntime over its tiers: the device, host memory and a file. Only worker/exec
 // includes this header.
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -36,6 +37,10 @@ class TorchStash {
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation);
   absl::StatusOr<ActivationPtr> Unstash(const ActivationPtr& stashed);
   void WillUnstash(const ActivationPtr& stashed);
+  // Returns the bytes on the device that neither the stash of Begin nor anything else needs.
+  uint64_t device_room_left() const {
+    return device_room_ - std::min(device_room_, tiers_.on_device());
+  }
 
  private:
   absl::StatusOr<ActivationPtr> StashOnHost(const TorchActivation& from);
@@ -51,7 +56,8 @@ class TorchStash {
   const std::string path_;     // worker.stash_path
   DeviceCopies* const copies_;
   MemoryAccount* const account_;
-  MemoryAccount host_room_;  // limited by worker.stash_host
+  const uint64_t device_room_;  // bytes for a stash, and for what stages keep
+  MemoryAccount host_room_;     // limited by worker.stash_host
   StashTiers tiers_;
   std::unique_ptr<FiledStash> filed_;  // null while all of the stash is in memory
 };

@@ -200,11 +200,10 @@ class EmbeddingStage final : public Gpt2Stage {
   }
 
   TorchBackward Backward(const StageTensors& weights, const StageTensors& /*for_input_gradient*/,
-                         const MicroBatch& batch, const Tensor& /*in*/, const Tensor& grad_out,
-                         int /*loss_scale_log2*/, StageTensors sums) const override {
-    const Tensor dy = Wide(Dropped(batch, kEmbeddingSite, config().embd_pdrop, grad_out));
+                         const MicroBatch& batch, BackwardInputs inputs) const override {
+    const Tensor dy = Wide(Dropped(batch, kEmbeddingSite, config().embd_pdrop, inputs.grad_out));
     TorchBackward out;
-    out.gradient = SumsOr(std::move(sums), weights.size());
+    out.gradient = SumsOr(std::move(inputs.sums), weights.size());
     AddTerm(LookupBackward(dy, batch.tokens, batch, weights[wte_]), &out.gradient[wte_]);
     if (!batch.positions.empty()) {
       AddTerm(LookupBackward(dy, batch.positions, batch, weights[wpe_]), &out.gradient[wpe_]);
@@ -240,60 +239,74 @@ class BlockStage final : public Gpt2Stage {
       : Gpt2Stage(spec, stage), u_(uses), heads_(spec.model.gpt2.n_head) {}
 
   Tensor Forward(const StageTensors& w, const MicroBatch& batch, const Tensor& in) const override {
-    const Tensor x = in.view({-1, width_});
-    Tensor y = [&] {
-      const Tensor h1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_).y;
-      const Tensor qkv = at::addmm(w[u_.attn_bias], h1, w[u_.attn_weight]);
-      return Project(w, batch, Merge(Attend(batch, Split(qkv, batch))), x);
-    }();
-    Tensor f = [&] {
-      const Tensor h2 = LayerNorm(y, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_).y;
-      return at::addmm(w[u_.fc_bias], h2, w[u_.fc_weight]);
-    }();
-    at::gelu_(f, "tanh");
-    Tensor m = at::addmm(w[u_.mlp_proj_bias], f, w[u_.mlp_proj_weight]);
+    std::unique_ptr<KeptPass> kept;
+    return ForwardAndKeep(w, batch, in, &kept);
+  }
+
+  Tensor ForwardAndKeep(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
+                        std::unique_ptr<KeptPass>* kept) const override {
+    auto pass = std::make_unique<Pass>(RunTo(w, batch, in.view({-1, width_})));
+    Tensor m = at::addmm(w[u_.mlp_proj_bias], at::gelu(pass->f, "tanh"), w[u_.mlp_proj_weight]);
     DropInPlace(batch, kMlpSite, config().resid_pdrop, &m);
-    return m.add_(y).view(in.sizes());
+    m.add_(pass->x2);
+    *kept = std::move(pass);
+    return m.view(in.sizes());
   }
 
   TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
-                         const MicroBatch& batch, const Tensor& in, const Tensor& grad_out,
-                         int /*loss_scale_log2*/, StageTensors sums) const override {
+                         const MicroBatch& batch, BackwardInputs inputs) const override {
     const StageTensors& wt = for_input_gradient;
-    const Tensor x = in.view({-1, width_});
-    const Tensor dy = grad_out.view({-1, width_});
+    const Tensor x = inputs.in.view({-1, width_});
+    const Tensor dy = inputs.grad_out.view({-1, width_});
     TorchBackward out;
-    out.gradient = SumsOr(std::move(sums), w.size());
+    out.gradient = SumsOr(std::move(inputs.sums), w.size());
+    Pass pass =
+        inputs.kept != nullptr ? std::move(static_cast<Pass&>(*inputs.kept)) : RunTo(w, batch, x);
 
-    Norm norm1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_);
-    std::vector<Tensor> qkv;
-    Tensor attended;  // carries the graph of the attention
-    {
-      const Tensor packed = at::addmm(w[u_.attn_bias], norm1.y, w[u_.attn_weight]);
-      const at::AutoGradMode with_grad(true);
-      for (const Tensor& t : Split(packed, batch)) {
-        qkv.push_back(t.detach().requires_grad_(true));
-      }
-      attended = Attend(batch, qkv);
-    }
-    const Tensor merged = Merge(attended.detach());
-    const Tensor x2 = Project(w, batch, merged, x);
-
-    Tensor dx2 = MlpBackward(w, wt, batch, x2, dy, &out.gradient);
+    Tensor dx2 = MlpBackward(w, wt, batch, &pass, dy, &out.gradient);
     const Tensor dprojected = Dropped(batch, kProjectionSite, config().resid_pdrop, dx2);
-    LinearBackward(dprojected, merged, &out.gradient[u_.attn_proj_weight],
+    LinearBackward(dprojected, pass.merged, &out.gradient[u_.attn_proj_weight],
                    &out.gradient[u_.attn_proj_bias]);
-    const Tensor dpacked =
-        AttentionBackward(batch, attended, qkv, at::mm(dprojected, wt[u_.attn_proj_weight].t()));
+    const Tensor dpacked = AttentionBackward(batch, pass.attended, pass.qkv,
+                                             at::mm(dprojected, wt[u_.attn_proj_weight].t()));
+    Norm& norm1 = pass.norm1;
     LinearBackward(dpacked, norm1.y, &out.gradient[u_.attn_weight], &out.gradient[u_.attn_bias]);
     norm1.y = at::mm(dpacked, wt[u_.attn_weight].t());
     Tensor dx = LayerNormBackward(norm1.y, x, norm1, w[u_.ln_1_weight], w[u_.ln_1_bias],
                                   &out.gradient[u_.ln_1_weight], &out.gradient[u_.ln_1_bias]);
-    out.grad_in = dx.add_(dx2).view(in.sizes());
+    out.grad_in = dx.add_(dx2).view(inputs.in.sizes());
     return out;
   }
 
  private:
+  // The part of a forward pass that the backward pass needs.
+  struct Pass final : KeptPass {
+    bool needs_weights() const override { return false; }
+    Norm norm1, norm2;
+    std::vector<Tensor> qkv;
+    Tensor attended;  // carries the graph of the attention
+    Tensor merged, x2, f;
+  };
+
+  // Computes the block up to f.
+  Pass RunTo(const StageTensors& w, const MicroBatch& batch, const Tensor& x) const {
+    Pass pass;
+    pass.norm1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_);
+    {
+      const Tensor packed = at::addmm(w[u_.attn_bias], pass.norm1.y, w[u_.attn_weight]);
+      const at::AutoGradMode with_grad(true);
+      for (const Tensor& t : Split(packed, batch)) {
+        pass.qkv.push_back(t.detach().requires_grad_(true));
+      }
+      pass.attended = Attend(batch, pass.qkv);
+    }
+    pass.merged = Merge(pass.attended.detach());
+    pass.x2 = Project(w, batch, pass.merged, x);
+    pass.norm2 = LayerNorm(pass.x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
+    pass.f = at::addmm(w[u_.fc_bias], pass.norm2.y, w[u_.fc_weight]);
+    return pass;
+  }
+
   // Returns the thirds of `qkv` as [samples, heads, seq, width / heads], without a copy.
   std::vector<Tensor> Split(const Tensor& qkv, const MicroBatch& batch) const {
     std::vector<Tensor> thirds;
@@ -337,12 +350,12 @@ class BlockStage final : public Gpt2Stage {
     return a.add_(x);
   }
 
-  // The second half of the block from x2: fills the gradients of its tensors and returns dx2. `wt`
-  // is for_input_gradient of Backward.
+  // The second half of the block from x2: adds to the gradients of its tensors and returns dx2.
+  // `wt` is for_input_gradient of Backward. Drops what only this half needs.
   Tensor MlpBackward(const StageTensors& w, const StageTensors& wt, const MicroBatch& batch,
-                     const Tensor& x2, const Tensor& dy, StageTensors* gradient) const {
-    Norm norm2 = LayerNorm(x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
-    const Tensor f = at::addmm(w[u_.fc_bias], norm2.y, w[u_.fc_weight]);
+                     Pass* pass, const Tensor& dy, StageTensors* gradient) const {
+    Norm norm2 = std::move(pass->norm2);
+    const Tensor f = std::move(pass->f), x2 = std::move(pass->x2);
     const Tensor dm = Dropped(batch, kMlpSite, config().resid_pdrop, dy);
     Tensor df = at::mm(dm, wt[u_.mlp_proj_weight].t());
     LinearBackward(dm, at::gelu(f, "tanh"), &(*gradient)[u_.mlp_proj_weight],
@@ -377,12 +390,11 @@ class HeadStage final : public Gpt2Stage {
       : Gpt2Stage(spec, stage), ln_weight_(ln_weight), ln_bias_(ln_bias), lm_weight_(lm_weight) {}
 
   TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
-                         const MicroBatch& batch, const Tensor& in, const Tensor& /*grad_out*/,
-                         int loss_scale_log2, StageTensors sums) const override {
-    const Tensor x = in.view({-1, width_});
+                         const MicroBatch& batch, BackwardInputs inputs) const override {
+    const Tensor x = inputs.in.view({-1, width_});
     const Norm norm = LayerNorm(x, w[ln_weight_], w[ln_bias_], eps_);
     TorchBackward out;
-    out.gradient = SumsOr(std::move(sums), w.size());
+    out.gradient = SumsOr(std::move(inputs.sums), w.size());
     Tensor& dweight = out.gradient[lm_weight_];
     Tensor of_blocks;
     if (x.is_cuda()) of_blocks = std::move(dweight);  // else the blocks are a term
@@ -393,13 +405,13 @@ class HeadStage final : public Gpt2Stage {
     out.label_log_p = at::empty({rows}, x.options().dtype(at::kFloat));
     for (int64_t first = 0; first < rows; first += block) {
       LossBlock(w[lm_weight_], for_input_gradient[lm_weight_], norm.y, labels, first,
-                std::min(block, rows - first), std::ldexp(1.0, -loss_scale_log2), dh,
+                std::min(block, rows - first), std::ldexp(1.0, -inputs.loss_scale_log2), dh,
                 out.label_log_p, &of_blocks);
     }
     AddTerm(std::move(of_blocks), &dweight);
     out.grad_in = LayerNormBackward(dh, x, norm, w[ln_weight_], w[ln_bias_],
                                     &out.gradient[ln_weight_], &out.gradient[ln_bias_])
-                      .view(in.sizes());
+                      .view(inputs.in.sizes());
     return out;
   }
 

@@ -34,8 +34,8 @@ TEST(ProgramStage, FrozenTensorsGiveNoGradient) {
   Tensor grad;
   size_t compared = 0;
   for (size_t s = 3; s >= 2; --s) {
-    TorchBackward back = stages[s]->Backward(weights[s], weights[s], batch, expected.activations[s],
-                                             grad, /*loss_scale_log2=*/1, /*sums=*/{});
+    TorchBackward back = stages[s]->Backward(
+        weights[s], weights[s], batch, {expected.activations[s], grad, /*loss_scale_log2=*/1});
     for (size_t u = 0; u < back.gradient.size(); ++u) {
       const bool frozen = spec.IsFrozen(spec.stages[s].uses[u].tensor);
       EXPECT_EQ(back.gradient[u].defined(), !frozen) << s << " " << u;

@@ -78,8 +78,7 @@ struct Stage {
   }
   TorchBackward Backward(const MicroBatch& batch, const Tensor& in, const Tensor& grad_out) const {
     const at::NoGradGuard no_grad;
-    return stage->Backward(weights, weights, batch, in, grad_out, /*loss_scale_log2=*/0,
-                           /*sums=*/{});
+    return stage->Backward(weights, weights, batch, {in, grad_out});
   }
 
   JobSpec spec;
@@ -205,7 +204,7 @@ TEST_P(SixteenBits, TakesGradientsWithoutValuesOfWeights) {
   const TorchBackward expected = stage.Backward(BatchOfOneId(), Tensor(), dy);
   const at::NoGradGuard no_grad;
   const TorchBackward found =
-      stage.stage->Backward(without, without, BatchOfOneId(), Tensor(), dy, 0, {});
+      stage.stage->Backward(without, without, BatchOfOneId(), {Tensor(), dy});
   for (size_t use = 0; use < 2; ++use) {
     EXPECT_EQ(found.gradient[use].scalar_type(), at::kFloat);
     EXPECT_TRUE(found.gradient[use].equal(expected.gradient[use])) << use;

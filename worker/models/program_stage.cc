@@ -98,32 +98,52 @@ class ProgramStage : public TorchStage {
     return is_input ? y.clone(at::MemoryFormat::Contiguous) : y.contiguous();
   }
 
+  Tensor ForwardAndKeep(const StageTensors& weights, const MicroBatch& batch, const Tensor& in,
+                        std::unique_ptr<KeptPass>* kept) const override {
+    auto pass = std::make_unique<Pass>(Record(weights, weights, batch, in));
+    Tensor y = pass->y.detach().clone(at::MemoryFormat::Contiguous);
+    *kept = std::move(pass);
+    return y;
+  }
+
   TorchBackward Backward(const StageTensors& given, const StageTensors& for_input_gradient,
-                         const MicroBatch& batch, const Tensor& in, const Tensor& grad_out,
-                         int /*loss_scale_log2*/, StageTensors sums) const override {
+                         const MicroBatch& batch, BackwardInputs inputs) const override {
     const bool has_values = !given[0].is_meta();
-    const StageTensors weights = WithSomeValues(given, grad_out);
-    ProgramInputs inputs = InputsOf(weights, has_values ? for_input_gradient : weights, batch);
-    std::vector<Tensor> leaves = MakeLeaves(&inputs);
-    if (in.defined()) inputs.activation = in.detach();
-    if (passes_gradient_) leaves.push_back(inputs.activation.requires_grad_(true));
-    std::vector<Tensor> gradients;
-    {
-      const at::AutoGradMode with_grad(true);
-      Tensor y = Checked(calls_->Run(inputs), batch);
-      gradients = Gradients(std::move(y), leaves, grad_out);
-    }
+    const StageTensors weights = WithSomeValues(given, inputs.grad_out);
+    Pass pass = inputs.kept != nullptr
+                    ? std::move(static_cast<Pass&>(*inputs.kept))
+                    : Record(weights, has_values ? for_input_gradient : weights, batch, inputs.in);
+    std::vector<Tensor> gradients = Gradients(std::move(pass.y), pass.leaves, inputs.grad_out);
     TorchBackward out;
     if (passes_gradient_) {
-      out.grad_in = Owned(std::move(gradients.back()), in, type_);
+      out.grad_in = Owned(std::move(gradients.back()), inputs.in, type_);
       gradients.pop_back();
     }
-    out.gradient = std::move(sums);
+    out.gradient = std::move(inputs.sums);
     AddOwned(ByUse(std::move(gradients)), weights, &out.gradient);
     return out;
   }
 
  protected:
+  // A run under autograd.
+  struct Pass final : KeptPass {
+    bool needs_weights() const override { return true; }
+    Tensor y;                    // carries the graph
+    std::vector<Tensor> leaves;  // the weights that are trained; last, the input if it needs one
+  };
+
+  Pass Record(const StageTensors& weights, const StageTensors& for_input_gradient,
+              const MicroBatch& batch, const Tensor& in) const {
+    ProgramInputs inputs = InputsOf(weights, for_input_gradient, batch);
+    Pass pass;
+    pass.leaves = MakeLeaves(&inputs);
+    if (in.defined()) inputs.activation = in.detach();
+    if (passes_gradient_) pass.leaves.push_back(inputs.activation.requires_grad_(true));
+    const at::AutoGradMode with_grad(true);
+    pass.y = Checked(calls_->Run(inputs), batch);
+    return pass;
+  }
+
   // `weights` and `for_input_gradient` are those of a pass.
   ProgramInputs InputsOf(const StageTensors& weights, const StageTensors& for_input_gradient,
                          const MicroBatch& batch) const {
@@ -221,12 +241,12 @@ class ProgramHead final : public ProgramStage {
   using ProgramStage::ProgramStage;
 
   TorchBackward Backward(const StageTensors& weights, const StageTensors& for_input_gradient,
-                         const MicroBatch& batch, const Tensor& in, const Tensor& /*grad_out*/,
-                         int loss_scale_log2, StageTensors sums) const override {
+                         const MicroBatch& batch, BackwardInputs inputs) const override {
+    const Tensor& in = inputs.in;
     TorchBackward out;
     StageTensors of_blocks(weights.size());
     out.grad_in = at::empty_like(in, at::MemoryFormat::Contiguous);
-    const double scale = std::ldexp(1.0, -loss_scale_log2);
+    const double scale = std::ldexp(1.0, -inputs.loss_scale_log2);
     ForEachBlock(weights, for_input_gradient, batch, in, [&](Block block) {
       for (size_t use = 0; use < weights.size(); ++use) {
         if (!trains_[use] || !calls_->IsMultipliedOnly(use)) continue;
@@ -249,7 +269,7 @@ class ProgramHead final : public ProgramStage {
         AddGradient(std::move(gradients[use]), &of_blocks[use]);
       }
     });
-    out.gradient = std::move(sums);
+    out.gradient = std::move(inputs.sums);
     AddOwned(std::move(of_blocks), weights, &out.gradient);
     return out;
   }

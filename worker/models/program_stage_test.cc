@@ -174,7 +174,7 @@ TEST(ProgramHead, ComputesClassesAndRegressions) {
     Tensor log_p, predicted, predicted_of_zeros;
     {
       const at::NoGradGuard no_grad;
-      ours = head->Backward(weights.back(), weights.back(), batch, x, Tensor(), 0, {});
+      ours = head->Backward(weights.back(), weights.back(), batch, {x, Tensor(), 0});
       log_p = head->LabelLogP(weights.back(), batch, x, &predicted);
       EXPECT_TRUE(head->LabelLogP(weights.back(), batch, x, nullptr).equal(log_p));
       head->LabelLogP(weights.back(), batch, at::zeros({4, 6, 32}), &predicted_of_zeros);
@@ -244,7 +244,7 @@ TEST(ProgramHead, TheLossMayOverwriteBiasedScores) {
   TorchBackward ours;
   {
     const at::NoGradGuard no_grad;
-    ours = head->Backward(weights.back(), weights.back(), batch, x, Tensor(), 0, {});
+    ours = head->Backward(weights.back(), weights.back(), batch, {x, Tensor(), 0});
   }
   const Tensor bias = weights.back()[0].clone().requires_grad_(true);
   const Tensor matrix = weights.back()[1].clone().requires_grad_(true);
@@ -269,7 +269,7 @@ TEST(ProgramStage, GivesActivationsAndGradientsTheirOwnMemory) {
   const MicroBatch batch = BatchOf(1, 1, 256);
   const Tensor x = Values({1, 1, 32}, 1);
   const Tensor dy = Values({1, 1, 32}, 2);
-  const TorchBackward back = stages[1]->Backward(weights[1], weights[1], batch, x, dy, 0, {});
+  const TorchBackward back = stages[1]->Backward(weights[1], weights[1], batch, {x, dy, 0});
   EXPECT_TRUE(back.grad_in.equal(dy));
   EXPECT_TRUE(back.gradient[7].equal(dy.view({32})));
   EXPECT_TRUE(back.gradient[8].equal(dy.view({32})));
@@ -304,8 +304,8 @@ TEST(ProgramStage, TakesGradientsWithoutValuesOfWeights) {
   const MicroBatch batch = BatchOf(2, 7, 61);
   const Tensor dy = Values({2, 7, 24}, 2);
   const TorchBackward expected =
-      stages[0]->Backward(weights[0], weights[0], batch, Tensor(), dy, 0, {});
-  const TorchBackward found = stages[0]->Backward(without, without, batch, Tensor(), dy, 0, {});
+      stages[0]->Backward(weights[0], weights[0], batch, {Tensor(), dy, 0});
+  const TorchBackward found = stages[0]->Backward(without, without, batch, {Tensor(), dy, 0});
   ASSERT_EQ(found.gradient.size(), expected.gradient.size());
   for (size_t u = 0; u < found.gradient.size(); ++u) {
     EXPECT_TRUE(found.gradient[u].equal(expected.gradient[u])) << u;

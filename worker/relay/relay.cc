@@ -184,17 +184,13 @@ class StepRun {
       GradientTree tree(g_, [this](StageGradientPtr left, StageGradientPtr right) {
         return runtime_->Add(std::move(left), std::move(right));
       });
-      StageGradientPtr sum;  // stays empty if the tree adds
+      StageGradientPtr sum;
       for (size_t place = slot * g_; place < (slot + 1) * g_; ++place) {
         if (place + 1 < items_.size()) Announce(stage, BackwardItemAt(stage, place + 1));
         const size_t item = BackwardItemAt(stage, place);
-        EPS_ASSIGN_OR_RETURN(StageGradientPtr gradient,
-                             BackwardItem(stage, weights, item, std::move(sum)));
-        if (fuses()) {
-          sum = std::move(gradient);
-        } else {
-          tree.Insert({static_cast<uint32_t>(item % g_), 1}, std::move(gradient));
-        }
+        EPS_ASSIGN_OR_RETURN(sum, BackwardItem(stage, weights, item, std::move(sum)));
+        const uint32_t leaf = static_cast<uint32_t>(item % g_);
+        if (!fuses()) tree.Insert({leaf, 1}, std::move(sum));
       }
       if (!fuses()) {
         EPS_CHECK(tree.complete());

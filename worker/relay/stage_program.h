@@ -285,6 +285,9 @@ struct RuntimeOptions {
   uint64_t stash_host = 0;      // most bytes of the stash in host memory; 0 sets no limit
   std::string stash_path = "";  // a folder for the rest; empty: there is no other place
   uint64_t device_memory = 0;   // most bytes on the device; 0: nine tenths of what is free
+  // none | auto: room on the device that nothing else needs holds what the last stages computed. A
+  // CPU has such room if device_memory says so.
+  std::string keep = "none";
 };
 
 }  // namespace eps

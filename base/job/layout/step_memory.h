@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "base/ids.h"
 #include "base/job/job_spec.h"
 
 namespace eps {
@@ -17,6 +18,19 @@ double ActivationBytes(const JobSpec& spec);
 // Returns the most gradients of a stage that exist at a time while those of its micro-batches are
 // added (training.gradient_sum): the sums, with the newest gradient.
 uint32_t SummedGradients(const TrainingSpec& training);
+
+// Returns whether a stage can keep what its forward pass computes until its backward pass
+// (worker.keep). The first and the last stage have nothing to keep. The graph of a program refers
+// to the weights of the forward pass, which lack second copies.
+bool CanKeep(const JobSpec& spec, StageId stage);
+
+// Returns the most bytes that a stage keeps on the device for as many micro-batches; activations
+// count as FP32.
+double KeptBytes(const JobSpec& spec, StageId stage, uint64_t micro_batches);
+
+// Returns the lowest stage from which on all that can keep, do; the last stage if none does. `room`
+// bytes serve the last ones first.
+StageId FirstKeptStage(const JobSpec& spec, uint64_t micro_batches, double room);
 
 }  // namespace eps
 

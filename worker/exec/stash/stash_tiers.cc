@@ -37,7 +37,8 @@ uint64_t DeviceBytesWithoutStash(const JobSpec& spec, uint64_t largest_stage) {
 
 absl::Status StashTiers::Begin(uint64_t bytes) {
   stashed_ = 0;
-  const uint64_t below = bytes - std::min(bytes, rooms_.device);  // what the device does not hold
+  on_device_ = std::min(bytes, rooms_.device);
+  const uint64_t below = bytes - on_device_;
   on_host_ = std::min(below, rooms_.host);
   in_file_ = below - on_host_;
   if (in_file_ == 0 || rooms_.file) return absl::OkStatus();

@@ -50,11 +50,13 @@ class StashTiers {
   // The bytes of each tier after Begin.
   uint64_t in_file() const { return in_file_; }
   uint64_t on_host() const { return on_host_; }
+  uint64_t on_device() const { return on_device_; }
 
  private:
   const StashRooms rooms_;
   uint64_t in_file_ = 0;  // of what is stashed first
   uint64_t on_host_ = 0;  // of what follows
+  uint64_t on_device_ = 0;
   uint64_t stashed_ = 0;  // since Begin
 };
 

@@ -96,9 +96,9 @@ inline Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& w
   outcome.gradients.resize(stages.size());
   at::Tensor grad;
   for (size_t s = stages.size(); s-- > 0;) {
-    TorchBackward back =
-        stages[s]->Backward(weights[s], for_input_gradient[s], batch, outcome.activations[s], grad,
-                            /*loss_scale_log2=*/1, std::move(sums[s]));
+    TorchBackward back = stages[s]->Backward(
+        weights[s], for_input_gradient[s], batch,
+        {outcome.activations[s], grad, /*loss_scale_log2=*/1, std::move(sums[s])});
     if (s + 1 == stages.size()) {
       outcome.label_log_p = back.label_log_p;
       EXPECT_TRUE(stages[s]

@@ -1,4 +1,4 @@
-#include "worker/models/generator.h"
+#include "worker/models/generate/generator.h"
 
 #include <algorithm>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "worker/models/sampler.h"
+#include "worker/models/generate/sampler.h"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_MODELS_SAMPLER_H_
-#define EPS_WORKER_MODELS_SAMPLER_H_
+#ifndef EPS_WORKER_MODELS_GENERATE_SAMPLER_H_
+#define EPS_WORKER_MODELS_GENERATE_SAMPLER_H_
 
 #include <cstdint>
 
@@ -21,4 +21,4 @@ int32_t SampleToken(absl::Span<const float> scores, const SamplerOptions& option
 
 }  // namespace eps
 
-#endif  // EPS_WORKER_MODELS_SAMPLER_H_
+#endif  // EPS_WORKER_MODELS_GENERATE_SAMPLER_H_

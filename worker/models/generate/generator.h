@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_MODELS_GENERATOR_H_
-#define EPS_WORKER_MODELS_GENERATOR_H_
+#ifndef EPS_WORKER_MODELS_GENERATE_GENERATOR_H_
+#define EPS_WORKER_MODELS_GENERATE_GENERATOR_H_
 
 #include <cstdint>
 #include <memory>
@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/job/job_spec.h"
-#include "worker/models/sampler.h"
+#include "worker/models/generate/sampler.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
@@ -45,4 +45,4 @@ class Generator {
 
 }  // namespace eps
 
-#endif  // EPS_WORKER_MODELS_GENERATOR_H_
+#endif  // EPS_WORKER_MODELS_GENERATE_GENERATOR_H_
