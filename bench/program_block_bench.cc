@@ -75,7 +75,7 @@ class Block {
   double BackwardSeconds() const {
     const at::NoGradGuard no_grad;
     const double start = ThreadSeconds();
-    stage_->Backward(weights_, weights_, batch_, x_, dy_, 0, {});
+    stage_->Backward(weights_, weights_, batch_, {x_, dy_});
     return ThreadSeconds() - start;
   }
   double PeakBytes() const {
