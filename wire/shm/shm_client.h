@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "base/bytes.h"
 #include "base/descriptor.h"
+#include "base/machine/shared_regions.h"
 #include "base/memory_account.h"
 #include "eps/v1/control.pb.h"
 #include "eps/v1/data.pb.h"
@@ -56,12 +57,16 @@ class ShmWeights : public std::enable_shared_from_this<ShmWeights> {
  private:
   ShmWeights(std::unique_ptr<ShmConnection> connection, std::unique_ptr<SharedSegment> own,
              std::unique_ptr<SharedSegment> weights)
-      : connection_(std::move(connection)), own_(std::move(own)), weights_(std::move(weights)) {}
+      : connection_(std::move(connection)),
+        own_(std::move(own)),
+        weights_(std::move(weights)),
+        listed_(SharedRegions::Get().List({weights_->data(), weights_->size()})) {}
   void Done(uint64_t hold);
 
   const std::unique_ptr<ShmConnection> connection_;
   const std::unique_ptr<SharedSegment> own_;
   const std::unique_ptr<SharedSegment> weights_;
+  const std::unique_ptr<SharedRegions::Listed> listed_;  // for devices that read it
 };
 
 // This worker's gradients.

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/descriptor.h"
+#include "base/machine/shared_regions.h"
 #include "gtest/gtest.h"
 #include "wire/shm/shm_client.h"
 #include "wire/shm/shm_server.h"
@@ -243,6 +244,30 @@ TEST_F(ShmTest, GradientsAreFoundWhereTheyWerePut) {
   EXPECT_EQ(session->Gradients(range).status().code(), absl::StatusCode::kInvalidArgument);
   range.set_offset(UINT64_MAX - 10);
   EXPECT_EQ(session->Gradients(range).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST_F(ShmTest, ADeviceMayReadWeightsWhereTheyAre) {
+  Start();
+  auto weights = ShmWeights::Connect(server_->offer());
+  ASSERT_TRUE(weights.ok()) << weights.status();
+  const auto session = server_->Find((*weights)->session());
+  v1::SharedRange range;
+  ASSERT_TRUE(session->Hold(Encoded("weights"), &range));
+  auto bytes = (*weights)->Read(range);
+  ASSERT_TRUE(bytes.ok()) << bytes.status();
+  uint64_t registered = 0;
+  SharedRegions::User device;
+  device.attach = [&registered](absl::Span<const uint8_t> region) {
+    registered = region.size();
+    return true;
+  };
+  device.detach = [&registered](absl::Span<const uint8_t>) { registered = 0; };
+  EXPECT_TRUE(SharedRegions::Get().Attached({bytes->data(), bytes->size()}, device));
+  EXPECT_EQ(registered, kWeights);
+  *weights = nullptr;
+  EXPECT_EQ(registered, kWeights) << "bytes are still there";
+  bytes = Bytes();
+  EXPECT_EQ(registered, 0u);
 }
 
 TEST_F(ShmTest, RangesOfOthersAreRefused) {

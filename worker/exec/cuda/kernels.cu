@@ -61,6 +61,19 @@ EPS_EXPORT int eps_cuda_encode_bf16(const float* in, uint64_t n, uint16_t* out, 
   return static_cast<int>(cudaGetLastError());
 }
 
+EPS_EXPORT int eps_cuda_register_host(const void* memory, uint64_t bytes) {
+  void* const writable = const_cast<void*>(memory);
+  const unsigned flags = cudaHostRegisterPortable;
+  cudaError_t error = cudaHostRegister(writable, bytes, flags | cudaHostRegisterReadOnly);
+  if (error == cudaErrorNotSupported) error = cudaHostRegister(writable, bytes, flags);
+  if (error != cudaSuccess) cudaGetLastError();  // it is no error of the next call
+  return static_cast<int>(error);
+}
+
+EPS_EXPORT int eps_cuda_unregister_host(const void* memory) {
+  return static_cast<int>(cudaHostUnregister(const_cast<void*>(memory)));
+}
+
 EPS_EXPORT const char* eps_cuda_error_text(int error) {
   return cudaGetErrorString(static_cast<cudaError_t>(error));
 }

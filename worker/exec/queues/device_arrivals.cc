@@ -25,8 +25,7 @@ class SlotSink final : public StageSink {
     }
     const std::vector<DeviceSlots::Slot::Piece> pieces = PiecesOf(weights);
     return CatchTorch("copying weights to the device", [&] {
-      slot_->Arrive({weights.bytes.data(), weights.bytes.size()},
-                    layout_.OffsetOf(chunk.id, weights.view), pieces);
+      slot_->Arrive(weights.bytes, layout_.OffsetOf(chunk.id, weights.view), pieces);
     });
   }
 

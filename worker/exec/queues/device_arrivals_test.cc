@@ -1,12 +1,16 @@
 #include "worker/exec/queues/device_arrivals.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/Tensor.h"
+#include "base/bytes.h"
 #include "base/job/layout/model_layout.h"
 #include "base/testing/test_specs.h"
 #include "compression/codec.h"
@@ -38,12 +42,33 @@ uint16_t Rounded(float value) {
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-// Lets a stage arrive on a simulated device; returns the number of elements compared.
-size_t CompareStage(const JobSpec& spec, StageId stage, bool backward) {
+// Lends bytes, and overwrites them once they are given back.
+struct Lender {
+  Bytes Lend(const Bytes& bytes) {
+    memory.emplace_back(bytes.data(), bytes.data() + bytes.size());
+    std::vector<uint8_t>& copy = memory.back();
+    ++held;
+    std::shared_ptr<const void> owner(copy.data(), [this, &copy](const void*) {
+      std::fill(copy.begin(), copy.end(), 0xee);
+      --held;
+    });
+    return Bytes::Borrow({copy.data(), copy.size()}, std::move(owner));
+  }
+  std::deque<std::vector<uint8_t>> memory;
+  int held = 0;  // not given back
+};
+
+// Lets a stage arrive on a simulated device, which copies from pinned memory, or from where the
+// bytes are if it reaches them. Returns the number of elements compared.
+size_t CompareStage(const JobSpec& spec, StageId stage, bool backward, bool reaches,
+                    uint32_t seed = 7) {
   const auto chunks = JobChunks::Build(spec);
   const auto arrivals = DeviceArrivals::New(*chunks, /*has_codecs=*/true);
   EXPECT_EQ(arrivals->sizes().type, at::kBFloat16);
-  DeviceCopies copies(std::make_unique<SimulatedQueues>(/*seed=*/7), arrivals->sizes(), nullptr);
+  auto queues = std::make_unique<SimulatedQueues>(seed);
+  if (reaches) queues->ReachEverything();
+  Lender lender;
+  DeviceCopies copies(std::move(queues), arrivals->sizes(), nullptr);
   const auto slot = copies.slots().Take(stage);
   const auto sink = arrivals->NewSink(stage, backward, slot.get());
   const StageSpec& of_stage = spec.stages[stage.value()];
@@ -75,11 +100,17 @@ size_t CompareStage(const JobSpec& spec, StageId stage, bool backward) {
       options.axis = weights.axis;
       weights.bytes = EncodeChunk(*weights.codec, chunk, options, values.data());
       EXPECT_TRUE(on_host.Take(weights).ok());
+      weights.bytes = lender.Lend(weights.bytes);
       EXPECT_TRUE(sink->Take(weights).ok());
     }
   }
+  if (!reaches) {
+    EXPECT_EQ(lender.held, 0);
+  }
   slot->Ready();
   WaitFor(*copies.queues().Record(DeviceQueue::kCompute));
+  const auto next = copies.slots().Take(stage);
+  EXPECT_EQ(lender.held, 0);
   size_t compared = 0;
   for (size_t use = 0; use < layout.uses(); ++use) {
     for (int view = 0; view < (layout.has_second_copy(use) ? 2 : 1); ++view) {
@@ -105,8 +136,19 @@ TEST(DeviceArrivals, WeightsLandAsBfloat16) {
       SCOPED_TRACE(codec);
       const JobSpec spec = SpecOf(codec, backward_weights);
       for (uint32_t s = 0; s < spec.stages.size(); ++s) {
-        EXPECT_GT(CompareStage(spec, StageId(s), /*backward=*/true), 48u * 48u);
+        for (const bool reaches : {false, true}) {
+          EXPECT_GT(CompareStage(spec, StageId(s), /*backward=*/true, reaches), 48u * 48u);
+        }
       }
+    }
+  }
+}
+
+TEST(DeviceArrivals, BytesAreHeldUntilTheyAreRead) {
+  for (const std::string codec : {"bf16", "mx6"}) {
+    const JobSpec spec = SpecOf(codec, BackwardWeights::kBothAxes);
+    for (uint32_t seed = 0; seed < 100; ++seed) {
+      EXPECT_GT(CompareStage(spec, StageId(1), /*backward=*/true, /*reaches=*/true, seed), 0u);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ATen/ops/from_blob.h"
+#include "base/bytes.h"
 #include "base/ids.h"
 #include "compression/codec.h"
 #include "gtest/gtest.h"
@@ -207,8 +208,8 @@ TEST(DeviceCopiesTest, StagesLoadWithoutWaitsForComputing) {
     const auto stage = copies.slots().Take(StageId(0));
     DeviceSlots::Slot::Piece piece;
     piece.code = {static_cast<uint32_t>(CodecId::kFp32), 1, kWidth, /*column=*/false};
-    stage->Arrive({reinterpret_cast<const uint8_t*>(weights.data()), kBytes}, /*offset=*/0,
-                  {piece});
+    stage->Arrive(Bytes::Borrow({reinterpret_cast<const uint8_t*>(weights.data()), kBytes}),
+                  /*offset=*/0, {piece});
     stage->Ready();
     queues->Compute([] {}, /*operations=*/0);
   }

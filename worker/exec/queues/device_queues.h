@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "ATen/core/Tensor.h"
+#include "absl/types/span.h"
 #include "c10/core/Device.h"
 
 namespace eps {
@@ -64,6 +65,10 @@ class DeviceQueues {
   // Returns host memory from and to which the device copies. Once the tensor is destroyed, its
   // memory is reused only after all copies that were enqueued.
   virtual at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) = 0;
+
+  // Returns whether Copy may read host memory that is not from NewPinned: the device has registered
+  // it. Any thread.
+  virtual bool Reaches(absl::Span<const uint8_t> /*memory*/) { return false; }
 
   // Both tensors have one shape and type, are contiguous, and one is in pinned memory. Does not
   // keep them alive.

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <optional>
 
+#include "ATen/ops/from_blob.h"
 #include "base/check.h"
 #include "base/trace/span_names.h"
 #include "compression/codec.h"
@@ -27,6 +28,10 @@ Tensor PartOf(const Tensor& memory, uint64_t offset, uint64_t bytes) {
 }  // namespace
 
 std::shared_ptr<DeviceSlots::Slot> DeviceSlots::Take(StageId stage) {
+  {
+    MutexLock lock(mu_);
+    DropRead();
+  }
   Memory* memory = nullptr;
   if (memories_.size() >= kSlots) {
     for (Memory& candidate : memories_) {
@@ -88,30 +93,44 @@ Tensor DeviceSlots::Slot::RoomOf(const Piece& piece) const {
   return PartOf(memory_->decoded, piece.to, n * c10::elementSize(owner_->sizes_.type));
 }
 
-void DeviceSlots::Slot::Arrive(absl::Span<const uint8_t> encoded, uint64_t offset,
+void DeviceSlots::DropRead() {
+  while (!borrowed_.empty() && borrowed_.front().copied->done()) borrowed_.pop_front();
+}
+
+void DeviceSlots::Slot::Arrive(const Bytes& encoded, uint64_t offset,
                                absl::Span<const Piece> pieces) {
   EPS_CHECK_MSG(offset + encoded.size() <= owner_->sizes_.encoded,
                 offset << " + " << encoded.size() << " of " << owner_->sizes_.encoded);
-  const Tensor pinned = PartOf(memory_->pinned, offset, encoded.size());
-  std::memcpy(pinned.mutable_data_ptr(), encoded.data(), encoded.size());
   DeviceQueues& queues = *owner_->queues_;
+  const bool reached = queues.Reaches({encoded.data(), encoded.size()});
+  Tensor from;
+  if (reached) {
+    from = at::from_blob(const_cast<uint8_t*>(encoded.data()),
+                         {static_cast<int64_t>(encoded.size())}, at::kByte);
+  } else {
+    from = PartOf(memory_->pinned, offset, encoded.size());
+    std::memcpy(from.mutable_data_ptr(), encoded.data(), encoded.size());
+  }
   MutexLock lock(owner_->mu_);
+  owner_->DropRead();
   AwaitMemory();
   if (pieces.front().code.codec == PlainCodec(owner_->sizes_.type)) {
     const QueueTrace::Span span(owner_->trace_, DeviceQueue::kWeights, kDeviceWeightsSpan, place_);
     for (const Piece& piece : pieces) {
       const Tensor to = RoomOf(piece);
-      queues.Copy(DeviceQueue::kWeights, PartOf(pinned, piece.from, to.nbytes()), to);
+      queues.Copy(DeviceQueue::kWeights, PartOf(from, piece.from, to.nbytes()), to);
     }
     memory_->copied = queues.Record(DeviceQueue::kWeights);
+    if (reached) owner_->borrowed_.push_back({memory_->copied, encoded});
     return;
   }
   const Tensor landed = PartOf(memory_->encoded, offset, encoded.size());
   {
     const QueueTrace::Span span(owner_->trace_, DeviceQueue::kWeights, kDeviceWeightsSpan, place_);
-    queues.Copy(DeviceQueue::kWeights, pinned, landed);
+    queues.Copy(DeviceQueue::kWeights, from, landed);
   }
   memory_->copied = queues.Record(DeviceQueue::kWeights);
+  if (reached) owner_->borrowed_.push_back({memory_->copied, encoded});
   queues.Await(DeviceQueue::kCodec, memory_->copied);
   Decode(landed, pieces);
 }
@@ -145,6 +164,7 @@ void DeviceSlots::Slot::CopyFrom(const Tensor& pinned, std::shared_ptr<void> hos
 
 void DeviceSlots::Slot::Ready() {
   MutexLock lock(owner_->mu_);
+  owner_->DropRead();
   // Not what the queues hold by now: later stages may already be arriving.
   for (const DeviceEventPtr& event : {memory_->copied, memory_->done}) {
     if (event != nullptr) owner_->queues_->Await(DeviceQueue::kCompute, event);

@@ -2,18 +2,21 @@
 #define EPS_WORKER_EXEC_QUEUES_DEVICE_SLOTS_H_
 
 // The places of stages' weights on a device, and the order in which they are filled while earlier
-// stages compute. A chunk is copied as soon as it is on the host: from its own place in pinned
-// memory to the device, where it is decoded. The host waits for the device only for the pinned
-// memory of the stage that used the place before; its copies were done before that stage computed.
+// stages compute. A chunk is copied as soon as it is on the host, to the device, where it is
+// decoded: from where it arrived, if the device reaches that, or from its own place in pinned
+// memory. The host waits for the device only for the pinned memory of the stage that used the place
+// before; its copies were done before that stage computed.
 
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <list>
 #include <memory>
 #include <utility>
 
 #include "ATen/core/Tensor.h"
 #include "absl/types/span.h"
+#include "base/bytes.h"
 #include "base/ids.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"
@@ -66,7 +69,15 @@ class DeviceSlots {
     bool in_use = false;
   };
 
+  // Bytes that the device reads where they are, until `copied`.
+  struct Borrowed {
+    DeviceEventPtr copied;
+    Bytes bytes;
+  };
+
   void Release(Memory* memory);
+  // Gives back what the device has read.
+  void DropRead() EPS_REQUIRES(mu_);
 
   DeviceQueues* const queues_;
   Mutex* const mu_;
@@ -74,6 +85,7 @@ class DeviceSlots {
   const SlotSizes sizes_;
   MemoryAccount* const account_;
   std::list<Memory> memories_;  // in the order of their release
+  std::deque<Borrowed> borrowed_ EPS_GUARDED_BY(mu_);
 };
 
 // The place of one stage. Its last owner releases it to a later stage, on the thread that calls
@@ -97,8 +109,9 @@ class DeviceSlots::Slot {
     SegmentCode code;
   };
   // Fills pieces of the slot from a chunk of which `encoded` are the bytes, and `offset` its own
-  // place among the stage's encoded bytes. Does not keep them. Any thread, several at once.
-  void Arrive(absl::Span<const uint8_t> encoded, uint64_t offset, absl::Span<const Piece> pieces);
+  // place among the stage's encoded bytes. Keeps them until the device has read them, if it reaches
+  // them. Any thread, several at once.
+  void Arrive(const Bytes& encoded, uint64_t offset, absl::Span<const Piece> pieces);
   // Fills the first bytes of the slot from pinned memory, which must not change until `host` is
   // dropped.
   void CopyFrom(const at::Tensor& pinned, std::shared_ptr<void> host);

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "base/log.h"
+#include "base/machine/shared_regions.h"
 #include "base/mutex.h"
 #include "base/trace/trace_log.h"
 #include "c10/core/Event.h"
@@ -52,6 +54,22 @@ class TorchEvent final : public DeviceEvent {
   const int64_t base_ns_ = 0;
 };
 
+// Registers shared memory with the driver.
+SharedRegions::User UserOf(const CudaKernels& kernels) {
+  SharedRegions::User user;
+  user.attach = [kernels](absl::Span<const uint8_t> region) {
+    const int error = kernels.register_host(region.data(), region.size());
+    if (error == 0) return true;
+    EPS_LOG_INFO("the device reads shared memory through a buffer: registering "
+                 << region.size() << " bytes: " << kernels.error_text(error));
+    return false;
+  };
+  user.detach = [kernels](absl::Span<const uint8_t> region) {
+    kernels.unregister_host(region.data());
+  };
+  return user;
+}
+
 // LibTorch's streams as queues.
 class TorchQueues final : public DeviceQueues {
  public:
@@ -82,6 +100,10 @@ class TorchQueues final : public DeviceQueues {
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override {
     const c10::StreamGuard on_stream(StreamOf(queue));
     to.copy_(from, /*non_blocking=*/true);
+  }
+
+  bool Reaches(absl::Span<const uint8_t> memory) override {
+    return kernels_.has_value() && SharedRegions::Get().Attached(memory, UserOf(*kernels_));
   }
 
   bool has_codecs() const override { return kernels_.has_value(); }

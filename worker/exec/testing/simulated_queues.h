@@ -26,6 +26,7 @@ class SimulatedQueues final : public TestQueues {
   at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) override;
   void KeepFor(DeviceQueue user, const at::Tensor& tensor) override;
   at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override;
+  bool Reaches(absl::Span<const uint8_t>) override { return reaches_; }
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override;
   bool has_codecs() const override { return true; }
   void Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
@@ -39,6 +40,8 @@ class SimulatedQueues final : public TestQueues {
   void Compute(std::function<void()> work, double /*operations*/) override {
     Enqueue(DeviceQueue::kCompute, std::move(work));
   }
+  // From now on the device reaches all memory of the host.
+  void ReachEverything() { reaches_ = true; }
   // Runs some of the enqueued operations.
   void Advance();
 
@@ -76,6 +79,7 @@ class SimulatedQueues final : public TestQueues {
   void Reuse();
 
   std::mt19937 random_;
+  bool reaches_ = false;
   ByQueue<std::deque<Operation>> queues_;
   ByQueue<uint64_t> enqueued_{};
   ByQueue<uint64_t> executed_{};
