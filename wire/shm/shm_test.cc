@@ -246,7 +246,7 @@ TEST_F(ShmTest, GradientsAreFoundWhereTheyWerePut) {
   EXPECT_EQ(session->Gradients(range).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST_F(ShmTest, ADeviceMayReadWeightsWhereTheyAre) {
+TEST_F(ShmTest, DevicesMayReadWeightsInPlace) {
   Start();
   auto weights = ShmWeights::Connect(server_->offer());
   ASSERT_TRUE(weights.ok()) << weights.status();
