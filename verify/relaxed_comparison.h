@@ -30,7 +30,8 @@ absl::Status CheckRelaxed(const JobSpec& spec);
 // run's own state, so that errors do not add up. The gradient of a tensor is judged by the state
 // field that follows from it first (the first moment; the weights if the optimizer has no state):
 // by the error of its change in this step, relative to that change, or to a hundredth of the
-// root mean square over all tensors where that is larger. Thread-compatible.
+// root mean square over all tensors where that is larger. A step takes the memory of the state
+// twice more. Thread-compatible.
 class RelaxedComparison {
  public:
   // Borrows all arguments.

@@ -140,7 +140,7 @@ class TorchRuntime final : public StageRuntime {
     weights->status = CatchTorch(absl::StrCat("loading stage ", Name(stage)), [&] {
       const auto& memory = static_cast<const TorchHostStage&>(*host);
       if (arrivals_ != nullptr && arrivals_->sizes().type != at::kFloat) {
-        // Slots have no room for FP32. Only comparisons come here; the rest arrives.
+        // Slots have no room for FP32. Comparisons and measurements come here; the rest arrives.
         FillFrom(memory.all().to(device_), stage, memory.layout(), weights.get());
         return;
       }

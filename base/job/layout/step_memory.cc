@@ -24,8 +24,9 @@ double ActivationBytes(const JobSpec& spec) {
 uint32_t SummedGradients(const TrainingSpec& training) {
   if (training.gradient_sum == GradientSum::kFused) return std::min(2u, training.micro_batches);
   uint32_t gradients = 1;
-  for (uint32_t leaves = training.micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2)
+  for (uint32_t leaves = training.micro_batches; leaves > 1; leaves = leaves / 2 + leaves % 2) {
     ++gradients;
+  }
   return gradients;
 }
 
