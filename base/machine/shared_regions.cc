@@ -11,9 +11,11 @@ SharedRegions& SharedRegions::Get() {
   return *regions;
 }
 
-std::unique_ptr<SharedRegions::Listed> SharedRegions::List(absl::Span<const uint8_t> memory) {
+std::unique_ptr<SharedRegions::Listed> SharedRegions::List(absl::Span<const uint8_t> memory,
+                                                           Access access) {
   Region region;
   region.begin = memory.data();
+  region.access = access;
   MutexLock lock(&mu_);
   const bool added = regions_.emplace(memory.data() + memory.size(), std::move(region)).second;
   EPS_CHECK(added);
@@ -29,7 +31,7 @@ bool SharedRegions::Attached(absl::Span<const uint8_t> memory, const User& user)
   if (!region.tried) {
     region.tried = true;
     const auto size = static_cast<size_t>(it->first - region.begin);
-    if (user.attach({region.begin, size})) region.detach = user.detach;
+    if (user.attach({region.begin, size}, region.access)) region.detach = user.detach;
   }
   return region.detach != nullptr;
 }

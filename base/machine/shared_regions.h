@@ -17,10 +17,13 @@ namespace eps {
 // Thread-safe. Calls of a user's functions are serialised; they must not use this object.
 class SharedRegions {
  public:
+  // The right that this process has to a region.
+  enum class Access { kRead, kWrite };
+
   // How a user registers a region.
   struct User {
-    std::function<bool(absl::Span<const uint8_t>)> attach;  // returns whether it succeeded
-    std::function<void(absl::Span<const uint8_t>)> detach;  // called if it did
+    std::function<bool(absl::Span<const uint8_t>, Access)> attach;  // returns whether it succeeded
+    std::function<void(absl::Span<const uint8_t>)> detach;          // called if it did
   };
 
   // Lists memory as long as it exists.
@@ -40,7 +43,7 @@ class SharedRegions {
   static SharedRegions& Get();
 
   // REQUIRES that the memory stays mapped as long as the result, and overlaps no other region.
-  std::unique_ptr<Listed> List(absl::Span<const uint8_t> memory);
+  std::unique_ptr<Listed> List(absl::Span<const uint8_t> memory, Access access);
 
   // Returns whether all of `memory` lies in a region that `user` has attached; attaches it at
   // first. A region has one user, and an attempt that failed is not repeated.
@@ -50,6 +53,7 @@ class SharedRegions {
   // One listed range.
   struct Region {
     const uint8_t* begin = nullptr;
+    Access access = Access::kRead;
     bool tried = false;
     // Set if the region is attached.
     std::function<void(absl::Span<const uint8_t>)> detach;

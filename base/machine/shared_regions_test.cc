@@ -18,13 +18,15 @@ Place PlaceOf(Memory memory) { return {memory.data(), memory.size()}; }
 // Counts its calls.
 struct Counter {
   explicit Counter(bool succeeds = true) {
-    user.attach = [this, succeeds](Memory region) {
+    user.attach = [this, succeeds](Memory region, SharedRegions::Access access) {
       attached.push_back(PlaceOf(region));
+      last = access;
       return succeeds;
     };
     user.detach = [this](Memory region) { detached.push_back(PlaceOf(region)); };
   }
   std::vector<Place> attached, detached;
+  SharedRegions::Access last = SharedRegions::Access::kRead;
   SharedRegions::User user;
 };
 
@@ -33,13 +35,15 @@ TEST(SharedRegions, AreAttachedOnceAndDetachedAtLast) {
   const std::vector<uint8_t> memory(300);
   Counter counter;
   {
-    const auto first = regions.List({memory.data(), 100});
-    const auto second = regions.List({memory.data() + 100, 100});
+    const auto first = regions.List({memory.data(), 100}, SharedRegions::Access::kRead);
+    const auto second = regions.List({memory.data() + 100, 100}, SharedRegions::Access::kWrite);
     EXPECT_TRUE(regions.Attached({memory.data() + 30, 40}, counter.user));
     EXPECT_TRUE(regions.Attached({memory.data(), 100}, counter.user));
     ASSERT_EQ(counter.attached.size(), 1u);
     EXPECT_EQ(counter.attached[0], Place(memory.data(), 100));
+    EXPECT_EQ(counter.last, SharedRegions::Access::kRead);
     EXPECT_TRUE(regions.Attached({memory.data() + 199, 1}, counter.user));
+    EXPECT_EQ(counter.last, SharedRegions::Access::kWrite);
     EXPECT_EQ(counter.attached.size(), 2u);
     EXPECT_TRUE(counter.detached.empty());
   }
@@ -52,7 +56,7 @@ TEST(SharedRegions, HoldAllOfTheMemory) {
   SharedRegions regions;
   const std::vector<uint8_t> memory(300);
   Counter counter;
-  const auto middle = regions.List({memory.data() + 100, 100});
+  const auto middle = regions.List({memory.data() + 100, 100}, SharedRegions::Access::kRead);
   EXPECT_FALSE(regions.Attached({memory.data() + 99, 2}, counter.user));
   EXPECT_FALSE(regions.Attached({memory.data() + 199, 2}, counter.user));
   EXPECT_FALSE(regions.Attached({memory.data(), 50}, counter.user));
@@ -65,7 +69,7 @@ TEST(SharedRegions, AFailureIsFinal) {
   const std::vector<uint8_t> memory(100);
   Counter counter(/*succeeds=*/false);
   {
-    const auto listed = regions.List(memory);
+    const auto listed = regions.List(memory, SharedRegions::Access::kRead);
     EXPECT_FALSE(regions.Attached(memory, counter.user));
     EXPECT_FALSE(regions.Attached(memory, counter.user));
   }

@@ -56,6 +56,16 @@ absl::StatusOr<Joined> Join(const v1::SharedMemoryOffer& offer, ShmPurpose purpo
   return joined;
 }
 
+// A segment that is listed as long as it is mapped.
+struct ListedSegment {
+  explicit ListedSegment(std::unique_ptr<SharedSegment> s)
+      : segment(std::move(s)),
+        listed(SharedRegions::Get().List({segment->data(), segment->size()},
+                                         SharedRegions::Access::kWrite)) {}
+  const std::unique_ptr<SharedSegment> segment;
+  const std::unique_ptr<SharedRegions::Listed> listed;
+};
+
 }  // namespace
 
 ShmConnection::~ShmConnection() {
@@ -96,11 +106,12 @@ void ShmWeights::Done(uint64_t hold) {
 absl::StatusOr<std::shared_ptr<ShmGradients>> ShmGradients::Connect(
     const v1::SharedMemoryOffer& offer) {
   EPS_ASSIGN_OR_RETURN(Joined joined, Join(offer, ShmPurpose::kGradients, /*segments=*/1));
-  EPS_ASSIGN_OR_RETURN(std::shared_ptr<SharedSegment> own,
+  EPS_ASSIGN_OR_RETURN(auto own,
                        SharedSegment::Open(std::move(joined.segments[0]), joined.welcome.own_bytes,
                                            SegmentWriters::kEveryHolder));
-  return std::shared_ptr<ShmGradients>(
-      new ShmGradients(std::move(joined.connection), std::move(own)));
+  const auto listed = std::make_shared<ListedSegment>(std::move(own));
+  return std::shared_ptr<ShmGradients>(new ShmGradients(
+      std::move(joined.connection), std::shared_ptr<SharedSegment>(listed, listed->segment.get())));
 }
 
 ShmGradients::ShmGradients(std::unique_ptr<ShmConnection> connection,

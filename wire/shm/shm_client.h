@@ -60,7 +60,8 @@ class ShmWeights : public std::enable_shared_from_this<ShmWeights> {
       : connection_(std::move(connection)),
         own_(std::move(own)),
         weights_(std::move(weights)),
-        listed_(SharedRegions::Get().List({weights_->data(), weights_->size()})) {}
+        listed_(SharedRegions::Get().List({weights_->data(), weights_->size()},
+                                          SharedRegions::Access::kRead)) {}
   void Done(uint64_t hold);
 
   const std::unique_ptr<ShmConnection> connection_;
@@ -76,7 +77,7 @@ class ShmGradients final : public MemorySource, public std::enable_shared_from_t
   static absl::StatusOr<std::shared_ptr<ShmGradients>> Connect(const v1::SharedMemoryOffer& offer);
 
   uint64_t session() const { return connection_->session(); }
-  // Returns memory of the segment, or null if there is no room.
+  // Returns memory of the segment, to which devices may copy, or null if there is no room.
   std::shared_ptr<uint8_t> Allocate(size_t size) override { return arena_->Allocate(size); }
   // Calls `encode` once and returns its result. Buffers of MemoryKind::kStage that it charges to
   // the account lie in the segment as far as there is room.

@@ -257,7 +257,8 @@ TEST_F(ShmTest, DevicesMayReadWeightsInPlace) {
   ASSERT_TRUE(bytes.ok()) << bytes.status();
   uint64_t registered = 0;
   SharedRegions::User device;
-  device.attach = [&registered](absl::Span<const uint8_t> region) {
+  device.attach = [&registered](absl::Span<const uint8_t> region, SharedRegions::Access access) {
+    EXPECT_EQ(access, SharedRegions::Access::kRead);
     registered = region.size();
     return true;
   };
@@ -268,6 +269,26 @@ TEST_F(ShmTest, DevicesMayReadWeightsInPlace) {
   EXPECT_EQ(registered, kWeights) << "bytes are still there";
   bytes = Bytes();
   EXPECT_EQ(registered, 0u);
+}
+
+TEST_F(ShmTest, DevicesMayWriteGradientsInPlace) {
+  Start();
+  auto gradients = ShmGradients::Connect(server_->offer());
+  ASSERT_TRUE(gradients.ok()) << gradients.status();
+  std::shared_ptr<uint8_t> room = (*gradients)->Allocate(100);
+  ASSERT_NE(room, nullptr);
+  bool registered = false;
+  SharedRegions::User device;
+  device.attach = [&registered](absl::Span<const uint8_t>, SharedRegions::Access access) {
+    EXPECT_EQ(access, SharedRegions::Access::kWrite);
+    return registered = true;
+  };
+  device.detach = [&registered](absl::Span<const uint8_t>) { registered = false; };
+  EXPECT_TRUE(SharedRegions::Get().Attached({room.get(), 100}, device));
+  *gradients = nullptr;
+  EXPECT_TRUE(registered) << "the room is still there";
+  room = nullptr;
+  EXPECT_FALSE(registered);
 }
 
 TEST_F(ShmTest, RangesOfOthersAreRefused) {

@@ -63,6 +63,7 @@ class GrpcParameterClient final : public ParameterClient {
   std::unique_ptr<PendingFetch> FetchStage(StageId stage, Version version, bool backward,
                                            std::shared_ptr<StageSink> sink) override;
   void PreparePush(StageId stage, Version version) override;
+  std::shared_ptr<uint8_t> RoomFor(ChunkId chunk, size_t bytes) override;
   absl::Status Push(StageId use, PartId part, uint64_t tokens,
                     std::shared_ptr<const GradientSource> gradient) override;
   absl::Status Flush() override;
@@ -333,6 +334,15 @@ void GrpcParameterClient::PreparePush(StageId stage, Version version) {
   EPS_CHECK_MSG(!shards_.empty() && stage.value() < job_.spec.stages.size(), "stage " << stage);
   ClientLock lock(&core_->mu);
   residuals_->WantAt(version, stage);
+}
+
+std::shared_ptr<uint8_t> GrpcParameterClient::RoomFor(ChunkId chunk, size_t bytes) {
+  std::shared_ptr<ShmGradients> shared;
+  {
+    ClientLock lock(&core_->mu);
+    shared = shards_[job_.placement[chunk.value()].value()].pusher->shared();
+  }
+  return shared == nullptr ? nullptr : shared->Allocate(bytes);
 }
 
 void GrpcParameterClient::FetchFromShards(const std::shared_ptr<FetchOp>& op,

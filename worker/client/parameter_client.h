@@ -114,13 +114,13 @@ class PendingFetch {
   virtual absl::Status Wait() = 0;
 };
 
-// Trains one job. Thread-compatible: use it from one thread; it has threads of its own.
-class ParameterClient {
+// Trains one job. Thread-compatible: use it from one thread; it has threads of its own. Its rooms
+// lie in the memory that the server of a chunk shares.
+class ParameterClient : public GradientRooms {
  public:
   // Says Hello to the first server. Returns InvalidArgument for a bad address, Unavailable with the
   // server's name if it does not answer.
   static absl::StatusOr<std::unique_ptr<ParameterClient>> Connect(ClientOptions options);
-  virtual ~ParameterClient() = default;
 
   // Joins the job that the servers run; learns its spec, parts and servers. While other workers
   // hold the parts, it waits as a standby, and says so in the log. Call it once.

@@ -227,15 +227,17 @@ class TorchRuntime final : public StageRuntime {
         std::make_unique<TorchPendingCopy>(std::move(what), std::move(copied)));
   }
 
-  absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(
-      StageId stage, Step step, const StageGradient& gradient) override {
+  absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(StageId stage, Step step,
+                                                                 const StageGradient& gradient,
+                                                                 GradientRooms* rooms) override {
     std::unique_ptr<LeavingGradient> leaving;
     if (departures_ == nullptr || !departures_->Encodes(stage, step)) return leaving;
     const auto& from = static_cast<const TorchGradient&>(gradient);
     EPS_RETURN_IF_ERROR(from.status);
     EPS_RETURN_IF_ERROR(CatchTorch(
         absl::StrCat("encoding the gradient of stage ", Name(stage)),
-        [&] { leaving = departures_->Start(stage, step, from.tensors); }, kPinnedMemoryKeys));
+        [&] { leaving = departures_->Start(stage, step, from.tensors, rooms); },
+        kPinnedMemoryKeys));
     return leaving;
   }
 

@@ -67,6 +67,7 @@ TorchStash::TorchStash(const JobSpec& spec, const StashCodec& codec, const Runti
 absl::Status TorchStash::Begin(uint64_t inputs, uint64_t gradients) {
   const uint64_t more = sizes_.gradient - std::min(sizes_.gradient, sizes_.input);
   EPS_RETURN_IF_ERROR(tiers_.Begin(inputs * sizes_.input + gradients * more));
+  EPS_RETURN_IF_ERROR(ReserveHost());
   if (tiers_.in_file() == 0) return absl::OkStatus();
   if (filed_ == nullptr) {
     EPS_ASSIGN_OR_RETURN(
@@ -75,6 +76,16 @@ absl::Status TorchStash::Begin(uint64_t inputs, uint64_t gradients) {
     filed_ = std::make_unique<FiledStash>(std::move(file), copies_);
   }
   return filed_->file().Reserve(tiers_.in_file() / sizes_.input + 1);
+}
+
+absl::Status TorchStash::ReserveHost() {
+  if (copies_ == nullptr) return absl::OkStatus();
+  const uint64_t item = std::max(sizes_.input, sizes_.gradient);
+  uint64_t items = (tiers_.on_host() + item - 1) / item;
+  if (tiers_.in_file() > 0) items += FiledStash::kBuffers;
+  return CatchTorch(
+      "reserving host memory for the stash", [&] { copies_->stash_memory().Reserve(items, item); },
+      kPinnedMemoryKeys);
 }
 
 absl::StatusOr<ActivationPtr> TorchStash::Stash(ActivationPtr activation) {

@@ -43,6 +43,8 @@ class TorchStash {
   }
 
  private:
+  // Makes room for all that Begin has placed in host memory, or has to pass through it.
+  absl::Status ReserveHost();
   absl::StatusOr<ActivationPtr> StashOnHost(const TorchActivation& from);
   absl::StatusOr<ActivationPtr> StashInFile(const TorchActivation& from);
   // Charges the stash in host memory, to its own limit and to the worker's account.

@@ -298,7 +298,7 @@ class StepRun {
 
   absl::Status StartCopy(const StageGradient& gradient, CopiedGradient* next) {
     EPS_ASSIGN_OR_RETURN(next->leaving,
-                         runtime_->StartEncoding(next->stage, start_.step, gradient));
+                         runtime_->StartEncoding(next->stage, start_.step, gradient, client_));
     if (next->leaving != nullptr) {
       next->counted = gradient_pool_->Count();
       return absl::OkStatus();

@@ -296,12 +296,12 @@ TEST(RelayTest, DoesNothingForAFinishedJob) {
 TEST(RelayTest, EndsWithTheErrorOfAPart) {
   {
     Rig rig{JobShape()};
-    rig.client->fail_fetch_at = "fetch 1b";
+    rig.client->fail_at = "fetch 1b";
     EXPECT_EQ(rig.Run().code(), absl::StatusCode::kUnavailable);
   }
   {
     Rig rig{JobShape()};
-    rig.client->fail_push_at = "push 2 part 1";
+    rig.client->fail_at = "push 2 part 1";
     EXPECT_EQ(rig.Run().code(), absl::StatusCode::kUnavailable);
   }
   for (const std::string at : {"forward 1 2", "backward 3 0", "backward 0 5"}) {

@@ -243,9 +243,10 @@ class StageRuntime {
   // Starts to encode the gradient and to copy it to host memory, and may return before that is
   // complete. The gradient may be destroyed at once. Null if this device does not encode the
   // gradients of `step`: copy them in FP32. At most two results, or gradients that came from them,
-  // may exist at a time.
+  // may exist at a time. The bytes go to `rooms` where the device reaches those.
   virtual absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(
-      StageId /*stage*/, Step /*step*/, const StageGradient& /*gradient*/) {
+      StageId /*stage*/, Step /*step*/, const StageGradient& /*gradient*/,
+      GradientRooms* /*rooms*/) {
     return std::unique_ptr<LeavingGradient>();
   }
 

@@ -4,6 +4,7 @@
 // The gradient of one stage for one part, as a worker pushes it.
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -28,6 +29,15 @@ class GradientSource {
   // Returns the FP32 elements of a tensor; null if the stage does not use it. REQUIRES a gradient
   // that is not encoded.
   virtual const float* tensor(TensorId tensor) const = 0;
+};
+
+// Gives out the memory from which a client sends without another copy.
+class GradientRooms {
+ public:
+  virtual ~GradientRooms() = default;
+  // Returns memory for the encoded bytes of a chunk, which GradientSource::Encoded may return; null
+  // if there is none. The last owner gives it back, on any thread.
+  virtual std::shared_ptr<uint8_t> RoomFor(ChunkId /*chunk*/, size_t /*bytes*/) { return nullptr; }
 };
 
 // A gradient in FP32 arrays.

@@ -61,11 +61,12 @@ EPS_EXPORT int eps_cuda_encode_bf16(const float* in, uint64_t n, uint16_t* out, 
   return static_cast<int>(cudaGetLastError());
 }
 
-EPS_EXPORT int eps_cuda_register_host(const void* memory, uint64_t bytes) {
-  void* const writable = const_cast<void*>(memory);
+EPS_EXPORT int eps_cuda_register_host(const void* memory, uint64_t bytes, int writable) {
+  void* const begin = const_cast<void*>(memory);
   const unsigned flags = cudaHostRegisterPortable;
-  cudaError_t error = cudaHostRegister(writable, bytes, flags | cudaHostRegisterReadOnly);
-  if (error == cudaErrorNotSupported) error = cudaHostRegister(writable, bytes, flags);
+  const unsigned access = writable != 0 ? 0 : cudaHostRegisterReadOnly;
+  cudaError_t error = cudaHostRegister(begin, bytes, flags | access);
+  if (error == cudaErrorNotSupported) error = cudaHostRegister(begin, bytes, flags);
   if (error != cudaSuccess) cudaGetLastError();  // it is no error of the next call
   return static_cast<int>(error);
 }

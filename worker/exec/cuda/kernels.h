@@ -20,7 +20,7 @@ extern "C" {
 
 // Increase this with every change of the interface. eps_cuda_abi_version() returns a library's own
 // version.
-#define EPS_CUDA_ABI_VERSION 4
+#define EPS_CUDA_ABI_VERSION 5
 int eps_cuda_abi_version(void);
 
 // out[i] = left[i] + right[i] as in base/numerics/tree_add.h, except payloads of NaN. `out` may be
@@ -121,9 +121,9 @@ int eps_cuda_crc32c(const void* bytes, uint64_t n, uint32_t* crcs, void* stream)
 // Returns the CRC32C of the n bytes from those of the pieces, which are in host memory.
 uint32_t eps_cuda_combine_crc32c(const uint32_t* crcs, uint64_t n);
 
-// Makes memory of the host, which may be mapped for reading alone, one from which devices copy
-// without a buffer, until it is unregistered. Waits.
-int eps_cuda_register_host(const void* memory, uint64_t bytes);
+// Makes memory of the host one from which devices copy without a buffer, and to which they do if it
+// is `writable`, until it is unregistered. Waits.
+int eps_cuda_register_host(const void* memory, uint64_t bytes, int writable);
 int eps_cuda_unregister_host(const void* memory);
 
 // Returns a static text, never null.

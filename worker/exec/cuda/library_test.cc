@@ -95,7 +95,7 @@ TEST(CudaLibraryTest, LaunchesWithoutADriverReturnErrors) {
   EXPECT_EQ(kernels->loss(EPS_CUDA_BF16, &narrow, &label, 1, 1, 1, &value, nullptr), error);
   uint32_t crc = 0;
   EXPECT_EQ(kernels->crc32c(&value, 4, &crc, nullptr), error);
-  EXPECT_EQ(kernels->register_host(&value, sizeof(value)), error);
+  EXPECT_EQ(kernels->register_host(&value, sizeof(value), /*writable=*/0), error);
   EXPECT_NE(kernels->unregister_host(&value), 0);
   const eps_cuda_topk call = {1, 1, 1, 0, 0};
   EXPECT_EQ(kernels->encode_topk(&call, &value, nullptr, nullptr, nullptr, nullptr, nullptr),

@@ -24,9 +24,10 @@ class SlotSink final : public StageSink {
           weights.codec->name(), ": ", weights.bytes.size(), " bytes, expected ", expected));
     }
     const std::vector<DeviceSlots::Slot::Piece> pieces = PiecesOf(weights);
-    return CatchTorch("copying weights to the device", [&] {
-      slot_->Arrive(weights.bytes, layout_.OffsetOf(chunk.id, weights.view), pieces);
-    });
+    return CatchTorch(
+        "copying weights to the device",
+        [&] { slot_->Arrive(weights.bytes, layout_.OffsetOf(chunk.id, weights.view), pieces); },
+        kPinnedMemoryKeys);
   }
 
  private:

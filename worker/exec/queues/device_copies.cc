@@ -16,6 +16,7 @@ constexpr size_t kMicroBatchesAhead = 2;
 DeviceCopies::DeviceCopies(std::unique_ptr<DeviceQueues> queues, const SlotSizes& sizes,
                            MemoryAccount* account_or_null)
     : queues_(std::move(queues)),
+      stash_memory_(queues_.get()),
       trace_(queues_.get()),
       slots_(queues_.get(), &codec_mu_, &trace_, sizes, account_or_null) {}
 
@@ -30,7 +31,7 @@ DeviceCopies::~DeviceCopies() {
 
 DeviceCopies::Stashed DeviceCopies::CopyToStash(const Tensor& on_device) {
   Stashed stashed;
-  stashed.host = queues_->NewPinned(on_device.sizes(), on_device.scalar_type());
+  stashed.host = stash_memory_.New(on_device.sizes(), on_device.scalar_type());
   stashed.copied =
       CopyToHost(DeviceQueue::kStashOut, kDeviceStashSpan, {{on_device, stashed.host}});
   return stashed;

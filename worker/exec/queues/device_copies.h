@@ -17,6 +17,7 @@
 #include "base/mutex.h"
 #include "worker/exec/queues/device_queues.h"
 #include "worker/exec/queues/device_slots.h"
+#include "worker/exec/queues/pinned_memory.h"
 #include "worker/exec/queues/queue_trace.h"
 
 namespace eps {
@@ -50,6 +51,7 @@ class DeviceCopies {
   void EndOfMicroBatch();
 
   DeviceSlots& slots() { return slots_; }
+  PinnedMemory& stash_memory() { return stash_memory_; }
   QueueTrace* trace() { return &trace_; }
   DeviceQueues& queues() { return *queues_; }
   // Hold it while using the queues kWeights and kCodec.
@@ -61,6 +63,7 @@ class DeviceCopies {
                             const std::vector<std::pair<at::Tensor, at::Tensor>>& copies);
 
   const std::unique_ptr<DeviceQueues> queues_;
+  PinnedMemory stash_memory_;
   Mutex codec_mu_;
   QueueTrace trace_;
   DeviceSlots slots_;

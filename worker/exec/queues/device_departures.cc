@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ATen/ops/from_blob.h"
 #include "absl/strings/str_cat.h"
 #include "base/bytes.h"
 #include "base/check.h"
@@ -34,16 +35,17 @@ uint64_t LargestGradient(const JobChunks& chunks) {
 
 }  // namespace
 
-// An encoded gradient in pinned memory.
+// An encoded gradient in host memory.
 class DeviceDepartures::Source final : public GradientSource {
  public:
   Source(DeviceDepartures* owner, Room* room) : owner_(owner), room_(room) {}
   ~Source() override { owner_->Release(room_); }
 
   absl::optional<Bytes> Encoded(const Chunk& chunk) const override {
-    const Bytes& place = room_->place.at(chunk.id);
-    Buffer copy(place.size());
-    std::memcpy(copy.data(), place.data(), place.size());
+    const Bytes& bytes = room_->places.at(chunk.id).host;
+    if (!room_->is_pinned) return bytes;
+    Buffer copy(bytes.size());
+    std::memcpy(copy.data(), bytes.data(), bytes.size());
     return std::move(copy).Freeze();
   }
   const float* tensor(TensorId tensor) const override {
@@ -59,18 +61,19 @@ class DeviceDepartures::Source final : public GradientSource {
 // A gradient on its way.
 class DeviceDepartures::Leaving final : public LeavingGradient {
  public:
-  Leaving(std::string stage, DeviceEventPtr copied, std::shared_ptr<const GradientSource> source)
-      : stage_(std::move(stage)), copied_(std::move(copied)), source_(std::move(source)) {}
+  Leaving(std::string stage, Room* room, std::shared_ptr<const GradientSource> source)
+      : stage_(std::move(stage)), room_(room), source_(std::move(source)) {}
 
   absl::StatusOr<std::shared_ptr<const GradientSource>> Wait() override {
     EPS_RETURN_IF_ERROR(CatchTorch(absl::StrCat("copying the gradient of stage ", stage_),
-                                   [this] { WaitFor(*copied_); }));
+                                   [this] { WaitFor(*room_->copied); }));
+    room_->has_left = true;
     return std::move(source_);
   }
 
  private:
   const std::string stage_;
-  const DeviceEventPtr copied_;
+  Room* const room_;
   std::shared_ptr<const GradientSource> source_;
 };
 
@@ -80,6 +83,16 @@ DeviceDepartures::DeviceDepartures(const JobChunks* chunks, DeviceCopies* copies
       copies_(*copies),
       account_(account),
       room_bytes_(LargestGradient(*chunks)) {}
+
+DeviceDepartures::~DeviceDepartures() {
+  // If the device fails here, an earlier call has already reported it.
+  static_cast<void>(CatchTorch("waiting for gradients", [this] {
+    MutexLock lock(&mu_);
+    for (const Room& room : rooms_) {
+      if (!room.places.empty()) WaitFor(*room.copied);
+    }
+  }));
+}
 
 bool DeviceDepartures::Encodes(StageId stage, Step step) const {
   if (!copies_.queues().has_codecs()) return false;
@@ -98,77 +111,120 @@ DeviceDepartures::Room* DeviceDepartures::TakeRoom() {
     room.in_use = true;
     return &room;
   }
-  const auto bytes = static_cast<int64_t>(room_bytes_);
   Room room;
-  room.on_device = copies_.queues().New(DeviceQueue::kCodec, {bytes}, at::kByte);
-  room.pinned = copies_.queues().NewPinned({bytes}, at::kByte);
-  if (account_ != nullptr) account_->Charge(MemoryKind::kStage, room_bytes_);
-  room.charge = std::make_unique<Charge>(account_, MemoryKind::kStage, room_bytes_);
+  room.on_device =
+      copies_.queues().New(DeviceQueue::kCodec, {static_cast<int64_t>(room_bytes_)}, at::kByte);
   room.in_use = true;
   return &rooms_.emplace_back(std::move(room));
 }
 
 void DeviceDepartures::Release(Room* room) {
   MutexLock lock(&mu_);
+  // Otherwise the device may still copy, and the next Start waits.
+  if (room->has_left) room->places.clear();
   room->in_use = false;
 }
 
-std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step step,
-                                                         const std::vector<Tensor>& gradient) {
-  std::vector<Tensor> flat;
-  for (const Tensor& tensor : gradient) {
-    flat.push_back(tensor.defined() ? tensor.contiguous().flatten() : tensor);
+DeviceDepartures::Places DeviceDepartures::PlacesOnDevice(StageId stage, Step step) const {
+  Places places;
+  int64_t end = 0;
+  for (const ChunkId id : chunks_.map().ChunksOfStage(stage)) {
+    const Chunk& chunk = chunks_.map().chunk(id);
+    if (chunk.frozen) continue;
+    const Codec& codec = chunks_.codecs().gradient(id, step);
+    Place& place = places[id];
+    place.on_device = end;
+    place.bytes = static_cast<int64_t>(codec.MaxEncodedSize(chunk, Axis::kRow));
+    end += static_cast<int64_t>(AlignedSize(codec, chunk, Axis::kRow));
   }
+  return places;
+}
+
+bool DeviceDepartures::FindRooms(GradientRooms* rooms, Places* places) const {
+  for (auto& [id, place] : *places) {
+    const auto size = static_cast<size_t>(place.bytes);
+    const std::shared_ptr<uint8_t> memory = rooms->RoomFor(id, size);
+    if (memory == nullptr || !copies_.queues().Reaches({memory.get(), size})) {
+      for (auto& [other, found] : *places) found.host = Bytes();
+      return false;
+    }
+    place.host = Bytes::Borrow({memory.get(), size}, memory);
+  }
+  return true;
+}
+
+void DeviceDepartures::UsePinned(Room* room) {
+  if (!room->pinned.defined()) {
+    room->pinned = copies_.queues().NewPinned(room_bytes_);
+    if (account_ != nullptr) account_->Charge(MemoryKind::kStage, room_bytes_);
+    room->charge = std::make_unique<Charge>(account_, MemoryKind::kStage, room_bytes_);
+  }
+  for (auto& [id, place] : room->places) {
+    place.host = Bytes::Borrow({room->pinned.const_data_ptr<uint8_t>() + place.on_device,
+                                static_cast<size_t>(place.bytes)});
+  }
+}
+
+std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step step,
+                                                         const std::vector<Tensor>& gradient,
+                                                         GradientRooms* rooms) {
   Room* const room = TakeRoom();
   auto source = std::make_shared<Source>(this, room);
-  DeviceQueues& queues = copies_.queues();
-  const StageSpec& spec = chunks_.spec().stages[stage.value()];
+  if (!room->places.empty()) WaitFor(*room->copied);
+  room->places = PlacesOnDevice(stage, step);
+  room->is_pinned = !FindRooms(rooms, &room->places);
+  if (room->is_pinned) UsePinned(room);
+  room->has_left = false;
   const SpanPlace place = {step.value(), stage.value() + 1};
-  room->place.clear();
-  uint64_t end = 0;
-  MutexLock lock(copies_.codec_mutex());
-  queues.Await(DeviceQueue::kCodec, queues.Record(DeviceQueue::kCompute));
-  if (room->copied != nullptr) queues.Await(DeviceQueue::kCodec, room->copied);
-  {
-    const QueueTrace::Span span(copies_.trace(), DeviceQueue::kCodec, kDeviceEncodeSpan, place);
-    for (const ChunkId id : chunks_.map().ChunksOfStage(stage)) {
-      const Chunk& chunk = chunks_.map().chunk(id);
-      if (chunk.frozen) continue;
-      const Codec& codec = chunks_.codecs().gradient(id, step);
-      const uint64_t bytes = codec.MaxEncodedSize(chunk, Axis::kRow);
-      const auto begin = static_cast<int64_t>(end);
-      ForEachCode(codec, chunk, Axis::kRow,
-                  [&](const Segment& segment, const SegmentCode& code, uint64_t offset) {
-                    size_t use = 0;
-                    while (spec.uses[use].tensor != segment.tensor) ++use;
-                    const Tensor from =
-                        flat[use].narrow(0, static_cast<int64_t>(segment.tensor_offset),
-                                         static_cast<int64_t>(segment.elements()));
-                    queues.Encode(DeviceQueue::kCodec, code, from,
-                                  room->on_device.narrow(0, begin, static_cast<int64_t>(bytes))
-                                      .slice(0, static_cast<int64_t>(offset)));
-                  });
-      room->place[id] = Bytes::Borrow({room->pinned.const_data_ptr<uint8_t>() + begin, bytes});
-      end += AlignedSize(codec, chunk, Axis::kRow);
-    }
-  }
-  for (const Tensor& tensor : flat) {
-    if (tensor.defined()) queues.KeepFor(DeviceQueue::kCodec, tensor);
-  }
+  Encode(stage, step, gradient, *room, place);
+  DeviceQueues& queues = copies_.queues();
   queues.Await(DeviceQueue::kGradients, queues.Record(DeviceQueue::kCodec));
   {
     const QueueTrace::Span span(copies_.trace(), DeviceQueue::kGradients, kDeviceGradientSpan,
                                 place);
     // Chunk by chunk: copies to the stash share the link.
-    for (const auto& [id, bytes] : room->place) {
-      const int64_t begin = bytes.data() - room->pinned.const_data_ptr<uint8_t>();
-      const auto size = static_cast<int64_t>(bytes.size());
-      queues.Copy(DeviceQueue::kGradients, room->on_device.narrow(0, begin, size),
-                  room->pinned.narrow(0, begin, size));
+    for (const auto& [id, chunk] : room->places) {
+      const Tensor to =
+          at::from_blob(const_cast<uint8_t*>(chunk.host.data()), {chunk.bytes}, at::kByte);
+      queues.Copy(DeviceQueue::kGradients, room->on_device.narrow(0, chunk.on_device, chunk.bytes),
+                  to);
     }
   }
   room->copied = queues.Record(DeviceQueue::kGradients);
-  return std::make_unique<Leaving>(spec.name, room->copied, std::move(source));
+  return std::make_unique<Leaving>(chunks_.spec().stages[stage.value()].name, room,
+                                   std::move(source));
+}
+
+void DeviceDepartures::Encode(StageId stage, Step step, const std::vector<Tensor>& gradient,
+                              const Room& room, const SpanPlace& place) {
+  std::vector<Tensor> flat;
+  for (const Tensor& tensor : gradient) {
+    flat.push_back(tensor.defined() ? tensor.contiguous().flatten() : tensor);
+  }
+  DeviceQueues& queues = copies_.queues();
+  const std::vector<TensorUse>& uses = chunks_.spec().stages[stage.value()].uses;
+  MutexLock lock(copies_.codec_mutex());
+  queues.Await(DeviceQueue::kCodec, queues.Record(DeviceQueue::kCompute));
+  if (room.copied != nullptr) queues.Await(DeviceQueue::kCodec, room.copied);
+  {
+    const QueueTrace::Span span(copies_.trace(), DeviceQueue::kCodec, kDeviceEncodeSpan, place);
+    for (const auto& [id, of_chunk] : room.places) {
+      const Tensor out = room.on_device.narrow(0, of_chunk.on_device, of_chunk.bytes);
+      ForEachCode(chunks_.codecs().gradient(id, step), chunks_.map().chunk(id), Axis::kRow,
+                  [&](const Segment& segment, const SegmentCode& code, uint64_t offset) {
+                    size_t use = 0;
+                    while (uses[use].tensor != segment.tensor) ++use;
+                    const Tensor from =
+                        flat[use].narrow(0, static_cast<int64_t>(segment.tensor_offset),
+                                         static_cast<int64_t>(segment.elements()));
+                    queues.Encode(DeviceQueue::kCodec, code, from,
+                                  out.slice(0, static_cast<int64_t>(offset)));
+                  });
+    }
+  }
+  for (const Tensor& tensor : flat) {
+    if (tensor.defined()) queues.KeepFor(DeviceQueue::kCodec, tensor);
+  }
 }
 
 }  // namespace eps

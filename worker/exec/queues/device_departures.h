@@ -11,18 +11,24 @@
 #include "base/ids.h"
 #include "base/memory_account.h"
 #include "base/mutex.h"
+#include "base/trace/trace_log.h"
 #include "worker/exec/queues/device_copies.h"
 #include "worker/exec/queues/job_chunks.h"
 #include "worker/relay/stage_program.h"
 
 namespace eps {
 
-// Encodes gradients on a device and copies them to pinned memory. Use Start from one thread; throws
-// what LibTorch throws. Must outlive what it returns.
+// Encodes gradients on a device and copies them to host memory: to that from which the client
+// sends, if there is room for a whole stage and the device reaches it, or else to pinned memory.
+// Use Start from one thread; throws what LibTorch throws. Must outlive what it returns.
 class DeviceDepartures {
  public:
   // Borrows its arguments; `account` may be null.
   DeviceDepartures(const JobChunks* chunks, DeviceCopies* copies, MemoryAccount* account);
+  // Waits for the copies.
+  ~DeviceDepartures();
+  DeviceDepartures(const DeviceDepartures&) = delete;
+  DeviceDepartures& operator=(const DeviceDepartures&) = delete;
 
   // Returns whether the device encodes all gradients of a stage in a step: the servers get what the
   // device finished, so there is no error feedback, and nobody looks for values that are not
@@ -32,22 +38,40 @@ class DeviceDepartures {
   // at once; frozen ones may be undefined. At most two results may exist, or gradients that came
   // from them. REQUIRES Encodes(stage, step).
   std::unique_ptr<LeavingGradient> Start(StageId stage, Step step,
-                                         const std::vector<at::Tensor>& gradient);
+                                         const std::vector<at::Tensor>& gradient,
+                                         GradientRooms* rooms);
 
  private:
+  // Where a chunk's bytes lie.
+  struct Place {
+    int64_t on_device = 0;  // first byte
+    int64_t bytes = 0;
+    Bytes host;  // owned if it is not pinned
+  };
+  using Places = std::map<ChunkId, Place>;
   // The memory of one gradient.
   struct Room {
     at::Tensor on_device;
-    at::Tensor pinned;
+    at::Tensor pinned;  // undefined until a gradient needs it
     std::unique_ptr<Charge> charge;
-    DeviceEventPtr copied;
-    std::map<ChunkId, Bytes> place;  // of each chunk, within `pinned`; not owned
+    Places places;
+    bool is_pinned = false;  // where the places' host memory is
+    DeviceEventPtr copied;   // set if there are places
+    bool has_left = false;   // `copied` was waited for
     bool in_use = false;
   };
   class Leaving;
   class Source;
 
   Room* TakeRoom() EPS_EXCLUDES(mu_);
+  // Returns where the chunks of a stage lie on the device.
+  Places PlacesOnDevice(StageId stage, Step step) const;
+  // Adds their host memory. Returns false, and takes none, unless `rooms` have all of it.
+  bool FindRooms(GradientRooms* rooms, Places* places) const;
+  void UsePinned(Room* room);
+  // Enqueues the encoding of a stage's gradient to `room`.
+  void Encode(StageId stage, Step step, const std::vector<at::Tensor>& gradient, const Room& room,
+              const SpanPlace& place);
   void Release(Room* room) EPS_EXCLUDES(mu_);
 
   const JobChunks& chunks_;

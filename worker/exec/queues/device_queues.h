@@ -62,16 +62,16 @@ class DeviceQueues {
   virtual at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) = 0;
   // Delays that until the work enqueued by then in the other queue `user` is done, too.
   virtual void KeepFor(DeviceQueue user, const at::Tensor& tensor) = 0;
-  // Returns host memory from and to which the device copies. Once the tensor is destroyed, its
-  // memory is reused only after all copies that were enqueued.
-  virtual at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) = 0;
+  // Returns bytes of host memory from and to which the device copies. Destroy them after the copies
+  // are done. Slow: the device registers them.
+  virtual at::Tensor NewPinned(uint64_t bytes) = 0;
 
-  // Returns whether Copy may read host memory that is not from NewPinned: the device has registered
+  // Returns whether Copy takes host memory that is not from NewPinned: the device has registered
   // it. Any thread.
   virtual bool Reaches(absl::Span<const uint8_t> /*memory*/) { return false; }
 
-  // Both tensors have one shape and type, are contiguous, and one is in pinned memory. Does not
-  // keep them alive.
+  // Both tensors have one shape and type, are contiguous, and one is in host memory that the device
+  // reaches. Does not keep them alive.
   virtual void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) = 0;
 
   // Returns whether this device has Decode and Encode.

@@ -44,14 +44,9 @@ std::shared_ptr<DeviceSlots::Slot> DeviceSlots::Take(StageId stage) {
     memory = &memories_.emplace_back();
     memory->decoded =
         queues_->New(DeviceQueue::kWeights, {static_cast<int64_t>(sizes_.decoded)}, at::kByte);
-    const auto encoded = static_cast<int64_t>(sizes_.encoded);
-    if (encoded > 0) {
-      memory->pinned = queues_->NewPinned({encoded}, at::kByte);
-      if (account_ != nullptr) account_->Charge(MemoryKind::kStage, sizes_.encoded);
-      memory->charge = std::make_unique<Charge>(account_, MemoryKind::kStage, sizes_.encoded);
-    }
-    if (encoded > 0 && sizes_.decodes) {
-      memory->encoded = queues_->New(DeviceQueue::kWeights, {encoded}, at::kByte);
+    if (sizes_.encoded > 0 && sizes_.decodes) {
+      memory->encoded =
+          queues_->New(DeviceQueue::kWeights, {static_cast<int64_t>(sizes_.encoded)}, at::kByte);
     }
   }
   if (memory->copied != nullptr) WaitFor(*memory->copied);
@@ -108,7 +103,7 @@ void DeviceSlots::Slot::Arrive(const Bytes& encoded, uint64_t offset,
     from = at::from_blob(const_cast<uint8_t*>(encoded.data()),
                          {static_cast<int64_t>(encoded.size())}, at::kByte);
   } else {
-    from = PartOf(memory_->pinned, offset, encoded.size());
+    from = PartOf(Pinned(), offset, encoded.size());
     std::memcpy(from.mutable_data_ptr(), encoded.data(), encoded.size());
   }
   MutexLock lock(owner_->mu_);
@@ -133,6 +128,17 @@ void DeviceSlots::Slot::Arrive(const Bytes& encoded, uint64_t offset,
   if (reached) owner_->borrowed_.push_back({memory_->copied, encoded});
   queues.Await(DeviceQueue::kCodec, memory_->copied);
   Decode(landed, pieces);
+}
+
+const Tensor& DeviceSlots::Slot::Pinned() {
+  MutexLock lock(owner_->mu_);
+  if (memory_->pinned.defined()) return memory_->pinned;
+  const uint64_t bytes = owner_->sizes_.encoded;
+  MemoryAccount* const account = owner_->account_;
+  memory_->pinned = owner_->queues_->NewPinned(bytes);
+  if (account != nullptr) account->Charge(MemoryKind::kStage, bytes);
+  memory_->charge = std::make_unique<Charge>(account, MemoryKind::kStage, bytes);
+  return memory_->pinned;
 }
 
 void DeviceSlots::Slot::Decode(const Tensor& landed, absl::Span<const Piece> pieces) {

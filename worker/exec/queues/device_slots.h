@@ -60,7 +60,7 @@ class DeviceSlots {
   struct Memory {
     at::Tensor decoded;                       // on the device
     at::Tensor encoded;                       // on the device
-    at::Tensor pinned;                        // where the encoded bytes lie on the host
+    at::Tensor pinned;                        // undefined until bytes have to lie there
     DeviceEventPtr copied;                    // the last copy from the host is done
     DeviceEventPtr done;                      // the last decoding is done
     std::array<DeviceEventPtr, 2> last_used;  // the work that used the device's memory is done
@@ -119,6 +119,8 @@ class DeviceSlots::Slot {
   void Ready();
 
  private:
+  // Returns where the encoded bytes lie that the device does not reach elsewhere.
+  const at::Tensor& Pinned() EPS_EXCLUDES(owner_->mu_);
   // Delays what is enqueued until the slot's memory is free.
   void AwaitMemory() EPS_REQUIRES(owner_->mu_);
   // Decodes a chunk that is on the device by then.

@@ -29,14 +29,17 @@ namespace {
 struct Outcome {
   Pushes pushes;
   Tensors weights;
+  uint64_t most_rooms_used = 0;
 };
 
 // Runs a job over `queues`, which live as long as the call. With `on_step`, weights arrive as soon
-// as they are asked for.
+// as they are asked for. The client has `room_bytes` for gradients.
 Outcome Train(const JobSpec& spec, std::unique_ptr<TestQueues> queues, const QueuedOptions& options,
-              int prefetch, const std::function<void(Step)>& on_step = nullptr) {
+              int prefetch, const std::function<void(Step)>& on_step = nullptr,
+              uint64_t room_bytes = 0) {
   QueuedRuntime runtime(spec, std::move(queues), options);
   FakeClient client(spec, /*loss_scale_log2=*/0);
+  client.rooms.bytes = room_bytes;
   client.wire = Wire::kOfJob;
   client.arrives_at_once = on_step != nullptr;
   const auto batches = NewEmptyBatchSource(spec);
@@ -51,7 +54,8 @@ Outcome Train(const JobSpec& spec, std::unique_ptr<TestQueues> queues, const Que
     if (on_step) on_step(step);
   });
   EXPECT_TRUE(status.ok()) << status;
-  return {client.pushes, client.weights()};
+  EXPECT_EQ(client.rooms.used, 0u);
+  return {client.pushes, client.weights(), client.rooms.most_used};
 }
 
 JobShape SmallShape() {
@@ -82,6 +86,37 @@ TEST(QueuedRelayTest, EveryOrderGivesTheSameNumbers) {
       ASSERT_EQ(found.pushes, expected.pushes) << "variant " << variant << ", seed " << seed;
       ASSERT_EQ(found.weights, expected.weights) << "variant " << variant << ", seed " << seed;
     }
+  }
+}
+
+TEST(QueuedRelayTest, GradientsLeaveThroughRoomsThatAreReached) {
+  JobSpec spec = SpecOf(SmallShape());
+  spec.codecs.gradients = "mx6:truncate";
+  const Outcome expected = Train(spec, AtOnce(), {/*codecs_on_host=*/true}, 1);
+  constexpr uint64_t kAll = 1 << 20;
+  uint64_t of_stage = 0;
+  uint64_t pinned[2] = {0, 0};  // without rooms, and with them
+  for (const uint64_t room_bytes : {uint64_t{0}, kAll}) {
+    auto queues = std::make_unique<SimulatedQueues>(1);
+    const SimulatedQueues* const device = queues.get();
+    queues->ReachEverything();
+    uint64_t* const bytes = &pinned[room_bytes == 0 ? 0 : 1];
+    const Outcome found = Train(
+        spec, std::move(queues), QueuedOptions(), 1, [=](Step) { *bytes = device->pinned_bytes(); },
+        room_bytes);
+    ASSERT_EQ(found.pushes, expected.pushes);
+    of_stage = found.most_rooms_used;
+  }
+  EXPECT_GT(of_stage, 0u);
+  EXPECT_LT(pinned[1], pinned[0]) << "pinned memory that nobody needs";
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    auto queues = std::make_unique<SimulatedQueues>(seed);
+    if (seed % 4 != 0) queues->ReachEverything();
+    // Rooms for all gradients, or for some of them.
+    const Outcome found = Train(spec, std::move(queues), QueuedOptions(), 1, nullptr,
+                                seed % 2 == 0 ? kAll : of_stage - 1);
+    ASSERT_EQ(found.pushes, expected.pushes) << "seed " << seed;
+    ASSERT_EQ(found.weights, expected.weights) << "seed " << seed;
   }
 }
 

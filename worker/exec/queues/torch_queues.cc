@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "base/bytes.h"
 #include "base/log.h"
 #include "base/machine/shared_regions.h"
 #include "base/mutex.h"
@@ -57,10 +59,11 @@ class TorchEvent final : public DeviceEvent {
 // Registers shared memory with the driver.
 SharedRegions::User UserOf(const CudaKernels& kernels) {
   SharedRegions::User user;
-  user.attach = [kernels](absl::Span<const uint8_t> region) {
-    const int error = kernels.register_host(region.data(), region.size());
+  user.attach = [kernels](absl::Span<const uint8_t> region, SharedRegions::Access access) {
+    const int writable = access == SharedRegions::Access::kWrite ? 1 : 0;
+    const int error = kernels.register_host(region.data(), region.size(), writable);
     if (error == 0) return true;
-    EPS_LOG_INFO("the device reads shared memory through a buffer: registering "
+    EPS_LOG_INFO("the device copies shared memory through a buffer: registering "
                  << region.size() << " bytes: " << kernels.error_text(error));
     return false;
   };
@@ -93,8 +96,21 @@ class TorchQueues final : public DeviceQueues {
     guard_.recordDataPtrOnStream(tensor.storage().data_ptr(), StreamOf(user));
   }
 
-  at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override {
-    return at::empty(shape, at::TensorOptions().dtype(type).pinned_memory(true));
+  // LibTorch rounds pinned memory up to a power of two, so ours is registered.
+  at::Tensor NewPinned(uint64_t bytes) override {
+    const auto size = static_cast<int64_t>(bytes);
+    const auto options = at::TensorOptions().dtype(at::kByte);
+    if (kernels_.has_value()) {
+      const auto memory = std::make_shared<Buffer>(bytes);
+      uint8_t* const begin = memory->data();
+      if (kernels_->register_host(begin, bytes, /*writable=*/1) == 0) {
+        const auto unregister = [memory, kernels = *kernels_](void* registered) {
+          kernels.unregister_host(registered);
+        };
+        return at::from_blob(begin, {size}, unregister, options);
+      }
+    }
+    return at::empty({size}, options.pinned_memory(true));
   }
 
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override {

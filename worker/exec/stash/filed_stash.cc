@@ -45,7 +45,7 @@ absl::StatusOr<Tensor> FiledStash::Unstash(const FiledActivation& stashed) {
   if (!stashed.place.has_value()) return copies_->CopyFromStash(stashed.before);
   const auto options = at::TensorOptions().dtype(stashed.type);
   Tensor host = copies_ == nullptr ? at::empty(stashed.sizes, options)
-                                   : copies_->queues().NewPinned(stashed.sizes, stashed.type);
+                                   : copies_->stash_memory().New(stashed.sizes, stashed.type);
   const absl::Span<uint8_t> bytes(static_cast<uint8_t*>(host.mutable_data_ptr()), host.nbytes());
   EPS_RETURN_IF_ERROR(file_->Read(*stashed.place, bytes));
   if (copies_ == nullptr) return host;

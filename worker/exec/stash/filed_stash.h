@@ -50,6 +50,8 @@ class FiledStash {
   // Copies from the device to pinned memory whose activations the file does not have yet. A copy is
   // done when the next but one begins, because the host runs at most two micro-batches ahead.
   static constexpr size_t kCopies = 2;
+  // Activations that are in pinned memory at most, on their way to the file and back.
+  static constexpr size_t kBuffers = kCopies + 3;
 
   // `copies_or_null` is borrowed; null on a CPU.
   FiledStash(std::unique_ptr<StashFile> file, DeviceCopies* copies_or_null)

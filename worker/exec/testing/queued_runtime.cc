@@ -283,11 +283,12 @@ absl::StatusOr<std::unique_ptr<PendingCopy>> QueuedRuntime::StartToHost(
 }
 
 absl::StatusOr<std::unique_ptr<LeavingGradient>> QueuedRuntime::StartEncoding(
-    StageId stage, Step step, const StageGradient& gradient) {
+    StageId stage, Step step, const StageGradient& gradient, GradientRooms* rooms) {
   if (options_.codecs_on_host || !departures_.Encodes(stage, step)) {
     return std::unique_ptr<LeavingGradient>();
   }
-  return departures_.Start(stage, step, static_cast<const DeviceGradient&>(gradient).tensors);
+  return departures_.Start(stage, step, static_cast<const DeviceGradient&>(gradient).tensors,
+                           rooms);
 }
 
 absl::StatusOr<ActivationPtr> QueuedRuntime::Stash(ActivationPtr activation) {

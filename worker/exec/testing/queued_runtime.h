@@ -44,8 +44,9 @@ class QueuedRuntime final : public StageRuntime {
   absl::StatusOr<std::unique_ptr<PendingCopy>> StartToHost(StageId stage,
                                                            const StageGradient& gradient,
                                                            HostStage* out) override;
-  absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(
-      StageId stage, Step step, const StageGradient& gradient) override;
+  absl::StatusOr<std::unique_ptr<LeavingGradient>> StartEncoding(StageId stage, Step step,
+                                                                 const StageGradient& gradient,
+                                                                 GradientRooms* rooms) override;
   absl::StatusOr<ActivationPtr> Stash(ActivationPtr activation) override;
   absl::StatusOr<ActivationPtr> Unstash(ActivationPtr stashed) override;
   DeviceMemory device_memory() const override { return {}; }

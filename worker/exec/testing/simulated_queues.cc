@@ -63,10 +63,9 @@ at::Tensor SimulatedQueues::New(DeviceQueue queue, at::IntArrayRef shape, at::Sc
   return NewBlock(shape, type, /*on_device=*/true, users);
 }
 
-at::Tensor SimulatedQueues::NewPinned(at::IntArrayRef shape, at::ScalarType type) {
-  ByQueue<bool> users;
-  users.fill(true);
-  return NewBlock(shape, type, /*on_device=*/false, users);
+at::Tensor SimulatedQueues::NewPinned(uint64_t bytes) {
+  pinned_bytes_ += bytes;
+  return NewBlock({static_cast<int64_t>(bytes)}, at::kByte, /*on_device=*/false, ByQueue<bool>{});
 }
 
 void SimulatedQueues::KeepFor(DeviceQueue user, const at::Tensor& tensor) {

@@ -25,7 +25,8 @@ class SimulatedQueues final : public TestQueues {
 
   at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) override;
   void KeepFor(DeviceQueue user, const at::Tensor& tensor) override;
-  at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override;
+  // Overwrites the memory when the tensor is destroyed.
+  at::Tensor NewPinned(uint64_t bytes) override;
   bool Reaches(absl::Span<const uint8_t>) override { return reaches_; }
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override;
   bool has_codecs() const override { return true; }
@@ -47,6 +48,8 @@ class SimulatedQueues final : public TestQueues {
 
   // Returns the most bytes of the device that were in use at once.
   uint64_t peak_device_bytes() const { return peak_device_bytes_; }
+  // Returns the bytes of all calls of NewPinned.
+  uint64_t pinned_bytes() const { return pinned_bytes_; }
   // Returns the number of operations enqueued and not done.
   size_t pending() const;
   // Returns how often the host has waited for an event of `queue` that was not done.
@@ -87,6 +90,7 @@ class SimulatedQueues final : public TestQueues {
   std::vector<Block*> dropped_;  // dropped, but not yet free
   uint64_t device_bytes_ = 0;
   uint64_t peak_device_bytes_ = 0;
+  uint64_t pinned_bytes_ = 0;
   ByQueue<int> host_waits_{};
 };
 

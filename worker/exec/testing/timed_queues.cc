@@ -45,8 +45,8 @@ at::Tensor TimedQueues::New(DeviceQueue, at::IntArrayRef shape, at::ScalarType t
   return at::empty(shape, at::TensorOptions().dtype(type));
 }
 
-at::Tensor TimedQueues::NewPinned(at::IntArrayRef shape, at::ScalarType type) {
-  return at::empty(shape, at::TensorOptions().dtype(type));
+at::Tensor TimedQueues::NewPinned(uint64_t bytes) {
+  return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte));
 }
 
 void TimedQueues::Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) {

@@ -28,7 +28,7 @@ class TimedQueues final : public TestQueues {
 
   at::Tensor New(DeviceQueue queue, at::IntArrayRef shape, at::ScalarType type) override;
   void KeepFor(DeviceQueue, const at::Tensor&) override {}
-  at::Tensor NewPinned(at::IntArrayRef shape, at::ScalarType type) override;
+  at::Tensor NewPinned(uint64_t bytes) override;
   void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) override;
   bool has_codecs() const override { return true; }
   void Decode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,

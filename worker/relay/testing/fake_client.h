@@ -32,6 +32,13 @@ struct Held {
   int most = 0;
 };
 
+// Memory for gradients that a client gives out.
+struct Rooms {
+  uint64_t bytes = 0;
+  uint64_t used = 0;
+  uint64_t most_used = 0;
+};
+
 // All servers of a job in memory. Fetched weights arrive in Wait; until then the destination holds
 // NaN, so that early use shows.
 class FakeClient final : public ParameterClient {
@@ -109,7 +116,7 @@ class FakeClient final : public ParameterClient {
     EXPECT_TRUE(tensors.empty()) << "pushed twice: " << log.back();
     tensors = ReceiveGradient(spec_, chunks_, wire, use, *gradient);
     push_tokens.insert({{step_.value(), use.value(), part.value()}, tokens});
-    if (fail_push_at == log.back()) return absl::UnavailableError("scripted push failure");
+    if (fail_at == log.back()) return absl::UnavailableError("scripted push failure");
     if (releaser_.joinable()) {
       MutexLock lock(&mu_);
       kept_.push_back(std::move(gradient));
@@ -117,6 +124,18 @@ class FakeClient final : public ParameterClient {
       more_.NotifyAll();
     }
     return absl::OkStatus();
+  }
+
+  // Overwrites what comes back.
+  std::shared_ptr<uint8_t> RoomFor(ChunkId, size_t bytes) override {
+    if (rooms.used + bytes > rooms.bytes) return nullptr;
+    rooms.used += bytes;
+    rooms.most_used = std::max(rooms.most_used, rooms.used);
+    return std::shared_ptr<uint8_t>(new uint8_t[bytes], [this, bytes](uint8_t* room) {
+      std::fill(room, room + bytes, 0xff);
+      delete[] room;
+      rooms.used -= bytes;
+    });
   }
 
   absl::Status Flush() override {
@@ -163,10 +182,10 @@ class FakeClient final : public ParameterClient {
   std::map<PushKey, uint64_t> push_tokens;
   std::map<std::pair<uint64_t, uint32_t>, std::pair<double, uint64_t>> reported;
   std::map<std::pair<uint64_t, uint32_t>, std::pair<double, uint64_t>> evaluated;  // as reported
-  std::string fail_push_at;
-  std::string fail_fetch_at;
+  std::string fail_at;  // the entry of the log whose call fails
   size_t most_kept = 0;
-  Held held;  // fetches
+  Held held;    // fetches
+  Rooms rooms;  // for gradients
 
  private:
   // A fetch whose weights arrive in Wait.
@@ -188,7 +207,7 @@ class FakeClient final : public ParameterClient {
     }
     ~FakeFetch() override { client_->held.Remove(); }
     absl::Status Wait() override {
-      if (client_->fail_fetch_at == name_) return absl::UnavailableError("scripted fetch failure");
+      if (client_->fail_at == name_) return absl::UnavailableError("scripted fetch failure");
       return client_->arrives_at_once ? arrived_ : SendWeights();
     }
 
