@@ -12,20 +12,14 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/checksum.h"
 #include "base/exit_code.h"
 #include "base/job/job_spec.h"
-#include "base/job/layout/chunk_map.h"
 #include "base/job/layout/model_layout.h"
 #include "base/job/schedule.h"
 #include "base/testing/test_specs.h"
-#include "eps/v1/control.grpc.pb.h"
-#include "eps_server/server.h"
-#include "grpcpp/client_context.h"
 #include "gtest/gtest.h"
 #include "optimizer/update_rule.h"
-#include "wire/channel.h"
-#include "wire/grpc_status.h"
+#include "tests/e2e/loopback_cluster.h"
 #include "worker/client/parameter_client.h"
 #include "worker/data/batch_source.h"
 #include "worker/relay/relay.h"
@@ -36,7 +30,6 @@
 namespace eps {
 namespace {
 
-constexpr std::chrono::seconds kTimeout{300};
 constexpr uint64_t kSteps = 5;
 
 JobSpec SpecOf(const std::string& name, Clip clip) {
@@ -154,14 +147,7 @@ class PoisonedRuntime final : public StageRuntime {
   bool poisoned_ = false;
 };
 
-// The result of a training run.
-struct Outcome {
-  Tensors weights;
-  std::vector<double> losses;  // by step
-  std::vector<uint64_t> tokens;
-  std::vector<uint64_t> skipped;  // skipped steps
-  absl::Status failure;           // the job's error
-};
+using Outcome = LoopbackCluster::Outcome;
 
 // Trains the whole model with AdamW in this process, without clipping. Step `without_step` consumes
 // its data but updates nothing; 0 disables that.
@@ -210,119 +196,6 @@ Outcome TrainPlainly(const JobSpec& spec, uint64_t without_step = 0) {
   return outcome;
 }
 
-// Servers on loopback that hold one job.
-class Cluster {
- public:
-  Cluster(const JobSpec& spec, int servers) : spec_(spec) {
-    for (int i = 0; i < servers; ++i) {
-      ServerOptions options;
-      options.threads = 2;
-      options.memory_limit_bytes = uint64_t{1} << 30;
-      auto server = Server::Start(options);
-      EXPECT_TRUE(server.ok()) << server.status();
-      servers_.push_back(*std::move(server));
-      addresses_.push_back(servers_.back()->address());
-      controls_.push_back(v1::Control::NewStub(NewChannel(addresses_.back())));
-    }
-    v1::CreateJobRequest request;
-    request.set_request_id("create");
-    request.set_spec_text(spec.ToText());
-    for (const std::string& address : addresses_) request.add_servers(address);
-    v1::CreateJobReply reply;
-    const auto status = controls_[0]->CreateJob(Context().get(), request, &reply);
-    EXPECT_TRUE(status.ok()) << status.error_message();
-  }
-
-  // Fills the weights with their initial values.
-  void Initialize() {
-    for (const auto& control : controls_) {
-      const auto context = Context();
-      v1::ImportStateReply reply;
-      const auto stream = control->ImportState(context.get(), &reply);
-      v1::ImportStateRequest request;
-      request.set_job_id(spec_.id().value());
-      request.set_initialize(true);
-      request.set_finish(true);
-      stream->Write(request);
-      stream->WritesDone();
-      const auto status = stream->Finish();
-      EXPECT_TRUE(status.ok()) << status.error_message();
-    }
-  }
-
-  // Returns the weights after the last step and the step records of the lead.
-  Outcome Result() {
-    Outcome outcome;
-    const auto context = Context();
-    v1::WatchStepsRequest request;
-    request.set_job_id(spec_.id().value());
-    const auto stream = controls_[0]->WatchSteps(context.get(), request);
-    v1::StepRecord record;
-    while (stream->Read(&record)) {
-      EXPECT_EQ(record.step(), outcome.losses.size() + 1);
-      EXPECT_EQ(record.clip_factor() < 1.0, ClipsStep(record.step()) && !record.skipped())
-          << "step " << record.step();
-      EXPECT_EQ(std::isnan(record.grad_norm()), record.skipped());
-      if (record.skipped()) outcome.skipped.push_back(record.step());
-      outcome.losses.push_back(record.loss());
-      outcome.tokens.push_back(record.tokens());
-    }
-    outcome.failure = FromGrpc(stream->Finish(), "WatchSteps");
-    if (!outcome.failure.ok()) return outcome;
-    outcome.weights = InitialWeights(spec_);
-    for (auto& tensor : outcome.weights) std::fill(tensor.begin(), tensor.end(), 0.0f);
-    const ChunkMap chunks = ChunkMap::Build(spec_);
-    for (const auto& control : controls_) Export(control.get(), chunks, &outcome.weights);
-    return outcome;
-  }
-
-  const std::vector<std::string>& addresses() const { return addresses_; }
-
- private:
-  static std::unique_ptr<grpc::ClientContext> Context() {
-    auto context = std::make_unique<grpc::ClientContext>();
-    context->set_deadline(std::chrono::system_clock::now() + kTimeout);
-    return context;
-  }
-
-  // Lagged clipping uses the norm of the previous step, which the first step does not have.
-  bool ClipsStep(uint64_t step) const {
-    if (spec_.training.clip == Clip::kNone) return false;
-    return spec_.training.clip == Clip::kExact || step > 1;
-  }
-
-  void Export(v1::Control::Stub* control, const ChunkMap& chunks, Tensors* weights) {
-    const auto context = Context();
-    v1::ExportStateRequest request;
-    request.set_job_id(spec_.id().value());
-    request.set_weights_only(true);
-    const auto stream = control->ExportState(context.get(), request);
-    v1::ExportStateReply reply;
-    std::string bytes;
-    while (stream->Read(&reply)) {
-      ASSERT_EQ(reply.offset(), bytes.size());
-      bytes += reply.data();
-      if (!reply.last()) continue;
-      ASSERT_EQ(reply.crc32c(), Crc32c(bytes));
-      const Chunk& chunk = chunks.chunk(ChunkId(reply.chunk()));
-      ASSERT_EQ(bytes.size(), chunk.elements * sizeof(float));
-      for (const Segment& segment : chunk.segments) {
-        std::memcpy((*weights)[segment.tensor.value()].data() + segment.tensor_offset,
-                    bytes.data() + segment.offset * sizeof(float),
-                    segment.elements() * sizeof(float));
-      }
-      bytes.clear();
-    }
-    const auto status = stream->Finish();
-    EXPECT_TRUE(status.ok()) << status.error_message();
-  }
-
-  const JobSpec spec_;
-  std::vector<std::unique_ptr<Server>> servers_;
-  std::vector<std::string> addresses_;
-  std::vector<std::unique_ptr<v1::Control::Stub>> controls_;
-};
-
 // Runs one worker from joining to the end of the job.
 absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank, uint32_t count,
                        int prefetch, const Poison& poison) {
@@ -330,7 +203,7 @@ absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank,
   ClientOptions options;
   options.servers = addresses;
   options.account = &account;
-  options.rpc_timeout = kTimeout;
+  options.rpc_timeout = LoopbackCluster::kTimeout;
   options.push_window_bytes = 64 << 10;
   auto client = ParameterClient::Connect(options);
   if (!client.ok()) return client.status();
@@ -356,7 +229,7 @@ absl::Status RunWorker(const std::vector<std::string>& addresses, uint32_t rank,
 
 Outcome Train(const JobSpec& spec, int servers, uint32_t workers, int prefetch = 1,
               const Poison& poison = Poison()) {
-  Cluster cluster(spec, servers);
+  LoopbackCluster cluster(spec, servers);
   std::vector<absl::Status> statuses(workers);
   std::vector<std::thread> threads;
   for (uint32_t rank = 0; rank < workers; ++rank) {
