@@ -144,10 +144,7 @@ bool DeviceDepartures::FindRooms(GradientRooms* rooms, Places* places) const {
   for (auto& [id, place] : *places) {
     const auto size = static_cast<size_t>(place.bytes);
     const std::shared_ptr<uint8_t> memory = rooms->RoomFor(id, size);
-    if (memory == nullptr || !copies_.queues().Reaches({memory.get(), size})) {
-      for (auto& [other, found] : *places) found.host = Bytes();
-      return false;
-    }
+    if (memory == nullptr || !copies_.queues().Reaches({memory.get(), size})) return false;
     place.host = Bytes::Borrow({memory.get(), size}, memory);
   }
   return true;

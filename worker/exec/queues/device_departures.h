@@ -66,8 +66,9 @@ class DeviceDepartures {
   Room* TakeRoom() EPS_EXCLUDES(mu_);
   // Returns where the chunks of a stage lie on the device.
   Places PlacesOnDevice(StageId stage, Step step) const;
-  // Adds their host memory. Returns false, and takes none, unless `rooms` have all of it.
+  // Adds their host memory. Returns false, with a part of it, unless `rooms` have all of it.
   bool FindRooms(GradientRooms* rooms, Places* places) const;
+  // Lets the chunks lie in pinned memory.
   void UsePinned(Room* room);
   // Enqueues the encoding of a stage's gradient to `room`.
   void Encode(StageId stage, Step step, const std::vector<at::Tensor>& gradient, const Room& room,

@@ -33,13 +33,13 @@ struct Outcome {
 };
 
 // Runs a job over `queues`, which live as long as the call. With `on_step`, weights arrive as soon
-// as they are asked for. The client has `room_bytes` for gradients.
+// as they are asked for. The client has `rooms` for gradients.
 Outcome Train(const JobSpec& spec, std::unique_ptr<TestQueues> queues, const QueuedOptions& options,
               int prefetch, const std::function<void(Step)>& on_step = nullptr,
-              uint64_t room_bytes = 0) {
+              const Rooms& rooms = Rooms()) {
   QueuedRuntime runtime(spec, std::move(queues), options);
   FakeClient client(spec, /*loss_scale_log2=*/0);
-  client.rooms.bytes = room_bytes;
+  client.rooms = rooms;
   client.wire = Wire::kOfJob;
   client.arrives_at_once = on_step != nullptr;
   const auto batches = NewEmptyBatchSource(spec);
@@ -103,7 +103,7 @@ TEST(QueuedRelayTest, GradientsLeaveThroughRoomsThatAreReached) {
     uint64_t* const bytes = &pinned[room_bytes == 0 ? 0 : 1];
     const Outcome found = Train(
         spec, std::move(queues), QueuedOptions(), 1, [=](Step) { *bytes = device->pinned_bytes(); },
-        room_bytes);
+        Rooms{room_bytes});
     ASSERT_EQ(found.pushes, expected.pushes);
     of_stage = found.most_rooms_used;
   }
@@ -111,10 +111,11 @@ TEST(QueuedRelayTest, GradientsLeaveThroughRoomsThatAreReached) {
   EXPECT_LT(pinned[1], pinned[0]) << "pinned memory that nobody needs";
   for (uint32_t seed = 0; seed < 300; ++seed) {
     auto queues = std::make_unique<SimulatedQueues>(seed);
-    if (seed % 4 != 0) queues->ReachEverything();
-    // Rooms for all gradients, or for some of them.
-    const Outcome found = Train(spec, std::move(queues), QueuedOptions(), 1, nullptr,
-                                seed % 2 == 0 ? kAll : of_stage - 1);
+    Rooms rooms;
+    rooms.bytes = seed % 2 == 0 ? kAll : of_stage - 1;  // for all gradients, or for some of them
+    rooms.is_reached = seed % 4 != 0;
+    if (rooms.is_reached) queues->ReachEverything();
+    const Outcome found = Train(spec, std::move(queues), QueuedOptions(), 1, nullptr, rooms);
     ASSERT_EQ(found.pushes, expected.pushes) << "seed " << seed;
     ASSERT_EQ(found.weights, expected.weights) << "seed " << seed;
   }

@@ -34,7 +34,9 @@ struct Held {
 
 // Memory for gradients that a client gives out.
 struct Rooms {
+  static constexpr uint8_t kUnwritten = 0xa5;
   uint64_t bytes = 0;
+  bool is_reached = true;  // by the device; else nobody may write to it
   uint64_t used = 0;
   uint64_t most_used = 0;
 };
@@ -131,9 +133,14 @@ class FakeClient final : public ParameterClient {
     if (rooms.used + bytes > rooms.bytes) return nullptr;
     rooms.used += bytes;
     rooms.most_used = std::max(rooms.most_used, rooms.used);
-    return std::shared_ptr<uint8_t>(new uint8_t[bytes], [this, bytes](uint8_t* room) {
-      std::fill(room, room + bytes, 0xff);
-      delete[] room;
+    auto* const room = new uint8_t[bytes];
+    std::fill_n(room, bytes, Rooms::kUnwritten);
+    return std::shared_ptr<uint8_t>(room, [this, bytes](uint8_t* begin) {
+      const auto unwritten = std::count(begin, begin + bytes, Rooms::kUnwritten);
+      EXPECT_TRUE(rooms.is_reached || static_cast<size_t>(unwritten) == bytes)
+          << "memory that no device reaches";
+      std::fill_n(begin, bytes, 0xff);
+      delete[] begin;
       rooms.used -= bytes;
     });
   }
