@@ -130,6 +130,7 @@ JobSpec DeviceSpec(const std::string& name) {
   spec.training.steps = 3;
   spec.training.micro_batches = 2;
   spec.training.parts = 2;
+  spec.training.clip = Clip::kNone;
   spec.codecs.weights = "mx9";
   spec.codecs.gradients = "bf16";
   return spec;

@@ -104,7 +104,6 @@ TEST(QueuedRelayTest, GradientsLeaveThroughRoomsThatAreReached) {
     const Outcome found = Train(
         spec, std::move(queues), QueuedOptions(), 1, [=](Step) { *bytes = device->pinned_bytes(); },
         Rooms{room_bytes});
-    ASSERT_EQ(found.pushes, expected.pushes);
     of_stage = found.most_rooms_used;
   }
   EXPECT_GT(of_stage, 0u);
