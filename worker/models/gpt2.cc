@@ -16,16 +16,15 @@
 //
 // block       h1 = layer_norm(x)
 //             q, k, v = thirds of addmm(b, h1, W) as [B, heads, T, d / heads]
-//             a = scaled_dot_product_attention(q, k, v, causal) if attn_pdrop = 0, else
-//                 softmax(masked(matmul(q, k^T) * float(1 / sqrt(d / heads)))) * mask(0), @ v;
-//                 with positions, a bool mask (earlier tokens of the document) replaces causal
+//             a = the causal attention of worker/models/attention.h, whose `drop` multiplies by
+//                 mask(0); with positions, a token sees only the earlier ones of its document
 //             x2 = x + addmm(b, a, W) * mask(1)
 //             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
 //             y = x2 + addmm(b, g, W) * mask(2)
 //   backward  recomputes up to g (y itself is not needed), then for y = addmm(b, u, W):
 //             db = dy.sum(0); dW = mm(u^T, dy); du = mm(dy, W'^T); the residual is dx2 = dy +
-//             (through the MLP), dx = dx2 + (through the attention); layer norm, gelu and
-//             attention by LibTorch's own derivatives
+//             (through the MLP), dx = dx2 + (through the attention); layer norm and gelu by
+//             LibTorch's own derivatives, attention by that of attention.h
 //
 // head        h = layer_norm(x) for all N rows; then for each block of loss_block_tokens rows, in
 //             order: l = log_softmax(mm(h, W^T)); loss = sum of -l[label] in double, row by row;
@@ -38,7 +37,6 @@
 // add to it.
 
 #include <cmath>
-#include <limits>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -46,7 +44,6 @@
 #include <vector>
 
 #include "ATen/core/Tensor.h"
-#include "ATen/core/grad_mode.h"
 #include "ATen/ops/addmm.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/embedding.h"
@@ -55,20 +52,16 @@
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/gelu.h"
 #include "ATen/ops/gelu_backward.h"
-#include "ATen/ops/matmul.h"
 #include "ATen/ops/mm.h"
 #include "ATen/ops/native_layer_norm.h"
 #include "ATen/ops/native_layer_norm_backward.h"
-#include "ATen/ops/ones.h"
-#include "ATen/ops/scaled_dot_product_attention.h"
-#include "ATen/ops/softmax.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/job/legality.h"
 #include "base/status_macros.h"
-#include "torch/csrc/autograd/autograd.h"
 #include "worker/exec/torch_stage.h"
+#include "worker/models/attention.h"
 #include "worker/models/gradient_sums.h"
 #include "worker/models/loss_head.h"
 #include "worker/models/model_stages.h"
@@ -267,8 +260,8 @@ class BlockStage final : public Gpt2Stage {
     const Tensor dprojected = Dropped(batch, kProjectionSite, config().resid_pdrop, dx2);
     LinearBackward(dprojected, pass.merged, &out.gradient[u_.attn_proj_weight],
                    &out.gradient[u_.attn_proj_bias]);
-    const Tensor dpacked = AttentionBackward(batch, pass.attended, pass.qkv,
-                                             at::mm(dprojected, wt[u_.attn_proj_weight].t()));
+    const Tensor dpacked =
+        AttentionBackward(batch, pass.attended, at::mm(dprojected, wt[u_.attn_proj_weight].t()));
     Norm& norm1 = pass.norm1;
     LinearBackward(dpacked, norm1.y, &out.gradient[u_.attn_weight], &out.gradient[u_.attn_bias]);
     norm1.y = at::mm(dpacked, wt[u_.attn_weight].t());
@@ -283,8 +276,7 @@ class BlockStage final : public Gpt2Stage {
   struct Pass final : KeptPass {
     bool needs_weights() const override { return false; }
     Norm norm1, norm2;
-    std::vector<Tensor> qkv;
-    Tensor attended;  // carries the graph of the attention
+    Attended attended;
     Tensor merged, x2, f;
   };
 
@@ -292,54 +284,35 @@ class BlockStage final : public Gpt2Stage {
   Pass RunTo(const StageTensors& w, const MicroBatch& batch, const Tensor& x) const {
     Pass pass;
     pass.norm1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_);
-    {
-      const Tensor packed = at::addmm(w[u_.attn_bias], pass.norm1.y, w[u_.attn_weight]);
-      const at::AutoGradMode with_grad(true);
-      for (const Tensor& t : Split(packed, batch)) {
-        pass.qkv.push_back(t.detach().requires_grad_(true));
-      }
-      pass.attended = Attend(batch, pass.qkv);
-    }
-    pass.merged = Merge(pass.attended.detach());
+    pass.attended =
+        Attend(Split(at::addmm(w[u_.attn_bias], pass.norm1.y, w[u_.attn_weight]), batch),
+               batch.positions.empty() ? Tensor() : SeenTokens(batch, x), AttentionDropOf(batch));
+    pass.merged = Merge(pass.attended.out);
     pass.x2 = Project(w, batch, pass.merged, x);
     pass.norm2 = LayerNorm(pass.x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
     pass.f = at::addmm(w[u_.fc_bias], pass.norm2.y, w[u_.fc_weight]);
     return pass;
   }
 
-  // Returns the thirds of `qkv` as [samples, heads, seq, width / heads], without a copy.
-  std::vector<Tensor> Split(const Tensor& qkv, const MicroBatch& batch) const {
-    std::vector<Tensor> thirds;
-    for (int64_t i = 0; i < 3; ++i) {
-      thirds.push_back(qkv.narrow(1, i * width_, width_)
-                           .view({batch.samples, batch.seq_len, heads_, width_ / heads_})
-                           .transpose(1, 2));
-    }
-    return thirds;
+  // Returns the thirds of packed rows, without a copy.
+  AttentionThirds Split(const Tensor& qkv, const MicroBatch& batch) const {
+    return {PerHead(qkv.narrow(1, 0, width_), batch), PerHead(qkv.narrow(1, width_, width_), batch),
+            PerHead(qkv.narrow(1, 2 * width_, width_), batch)};
   }
-  // The inverse for one third: rows of the full width.
+  // Returns rows of the full width as [samples, heads, seq, width / heads], without a copy.
+  Tensor PerHead(const Tensor& rows, const MicroBatch& batch) const {
+    return rows.view({batch.samples, batch.seq_len, heads_, width_ / heads_}).transpose(1, 2);
+  }
+  // The inverse.
   Tensor Merge(const Tensor& per_head) const {
     return per_head.transpose(1, 2).reshape({-1, width_});
   }
 
-  Tensor Attend(const MicroBatch& batch, const std::vector<Tensor>& qkv) const {
+  // Returns the multiplication by the attention's mask; nullptr if nothing is dropped.
+  AttentionDrop AttentionDropOf(const MicroBatch& batch) const {
     const double p = DropProbability(batch, config().attn_pdrop);
-    const Tensor seen = batch.positions.empty() ? Tensor() : SeenTokens(batch, qkv[0]);
-    if (p == 0) {
-      return seen.defined() ? at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2], seen)
-                            : at::scaled_dot_product_attention(qkv[0], qkv[1], qkv[2],
-                                                               /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                                               /*is_causal=*/true);
-    }
-    const double scale = 1.0 / std::sqrt(static_cast<double>(width_ / heads_));
-    const Tensor scores = Wide(at::matmul(qkv[0], qkv[1].transpose(2, 3))).mul(scale);
-    const Tensor hidden =
-        seen.defined()
-            ? seen.logical_not()
-            : at::ones({batch.seq_len, batch.seq_len}, scores.options().dtype(at::kBool)).triu(1);
-    const Tensor weights =
-        at::softmax(scores.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
-    return at::matmul(Dropped(batch, kAttentionSite, p, weights).to(type_), qkv[2]);
+    if (p == 0) return nullptr;
+    return [this, &batch, p](const Tensor& x) { return Dropped(batch, kAttentionSite, p, x); };
   }
 
   // Returns x + the projection of the attention's output.
@@ -369,14 +342,11 @@ class BlockStage final : public Gpt2Stage {
   }
 
   // Returns the gradient of the packed q, k, v rows.
-  Tensor AttentionBackward(const MicroBatch& batch, const Tensor& attended,
-                           const std::vector<Tensor>& qkv, const Tensor& dmerged) const {
-    const Tensor dattended =
-        dmerged.view({batch.samples, batch.seq_len, heads_, width_ / heads_}).transpose(1, 2);
-    const std::vector<Tensor> grads = torch::autograd::grad({attended}, qkv, {dattended});
-    std::vector<Tensor> rows;
-    for (const Tensor& g : grads) rows.push_back(Merge(g));
-    return at::cat(rows, 1);
+  Tensor AttentionBackward(const MicroBatch& batch, const Attended& attended,
+                           const Tensor& dmerged) const {
+    const AttentionThirds grads =
+        attended.backward(PerHead(dmerged, batch), AttentionDropOf(batch));
+    return at::cat({Merge(grads.q), Merge(grads.k), Merge(grads.v)}, 1);
   }
 
   const BlockUses u_;
