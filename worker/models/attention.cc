@@ -111,8 +111,9 @@ AttentionThirds WrittenOutBackward(const AttentionThirds& x, const Tensor& seen,
   const at::ScalarType type = x.q.scalar_type();
   const Tensor dy = AsBatch(dout);
   const Tensor dv = at::bmm(AsBatch(drop(p).to(type)).transpose(1, 2), dy);
-  const Tensor dropped = at::bmm(dy, AsBatch(x.v).transpose(1, 2)).to(at::kFloat).view(p.sizes());
-  Tensor ds = at::_softmax_backward_data(drop(dropped), p, -1, at::kFloat);
+  Tensor ds = at::bmm(dy, AsBatch(x.v).transpose(1, 2)).to(at::kFloat).view(p.sizes());
+  ds = drop(ds);
+  ds = at::_softmax_backward_data(ds, p, -1, at::kFloat);
   ds = AsBatch(ds.masked_fill_(Hidden(seen, ds), 0).mul_(ScaleOf(x)).to(type));
   const Tensor k_t = x.k.transpose(2, 3);
   const Tensor dq = at::bmm(ds, AsBatch(k_t).transpose(1, 2));
