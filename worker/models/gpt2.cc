@@ -60,6 +60,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/job/legality.h"
 #include "base/status_macros.h"
+#include "worker/exec/device_kernels.h"
 #include "worker/exec/torch_stage.h"
 #include "worker/models/attention.h"
 #include "worker/models/gradient_sums.h"
@@ -238,7 +239,8 @@ class BlockStage final : public Gpt2Stage {
 
   Tensor ForwardAndKeep(const StageTensors& w, const MicroBatch& batch, const Tensor& in,
                         std::unique_ptr<KeptPass>* kept) const override {
-    auto pass = std::make_unique<Pass>(RunTo(w, batch, in.view({-1, width_})));
+    auto pass =
+        std::make_unique<Pass>(RunTo(w, batch, in.view({-1, width_}), AttentionDropOf(batch, in)));
     Tensor m = at::addmm(w[u_.mlp_proj_bias], at::gelu(pass->f, "tanh"), w[u_.mlp_proj_weight]);
     DropInPlace(batch, kMlpSite, config().resid_pdrop, &m);
     m.add_(pass->x2);
@@ -253,15 +255,16 @@ class BlockStage final : public Gpt2Stage {
     const Tensor dy = inputs.grad_out.view({-1, width_});
     TorchBackward out;
     out.gradient = SumsOr(std::move(inputs.sums), w.size());
-    Pass pass =
-        inputs.kept != nullptr ? std::move(static_cast<Pass&>(*inputs.kept)) : RunTo(w, batch, x);
+    const AttentionDrop drop = AttentionDropOf(batch, x);
+    Pass pass = inputs.kept != nullptr ? std::move(static_cast<Pass&>(*inputs.kept))
+                                       : RunTo(w, batch, x, drop);
 
     Tensor dx2 = MlpBackward(w, wt, batch, &pass, dy, &out.gradient);
     const Tensor dprojected = Dropped(batch, kProjectionSite, config().resid_pdrop, dx2);
     LinearBackward(dprojected, pass.merged, &out.gradient[u_.attn_proj_weight],
                    &out.gradient[u_.attn_proj_bias]);
-    const Tensor dpacked =
-        AttentionBackward(batch, pass.attended, at::mm(dprojected, wt[u_.attn_proj_weight].t()));
+    const Tensor dmerged = at::mm(dprojected, wt[u_.attn_proj_weight].t());
+    const Tensor dpacked = Pack(pass.attended.backward(PerHead(dmerged, batch), drop));
     Norm& norm1 = pass.norm1;
     LinearBackward(dpacked, norm1.y, &out.gradient[u_.attn_weight], &out.gradient[u_.attn_bias]);
     norm1.y = at::mm(dpacked, wt[u_.attn_weight].t());
@@ -281,12 +284,13 @@ class BlockStage final : public Gpt2Stage {
   };
 
   // Computes the block up to f.
-  Pass RunTo(const StageTensors& w, const MicroBatch& batch, const Tensor& x) const {
+  Pass RunTo(const StageTensors& w, const MicroBatch& batch, const Tensor& x,
+             const AttentionDrop& drop) const {
     Pass pass;
     pass.norm1 = LayerNorm(x, w[u_.ln_1_weight], w[u_.ln_1_bias], eps_);
     pass.attended =
         Attend(Split(at::addmm(w[u_.attn_bias], pass.norm1.y, w[u_.attn_weight]), batch),
-               batch.positions.empty() ? Tensor() : SeenTokens(batch, x), AttentionDropOf(batch));
+               batch.positions.empty() ? Tensor() : SeenTokens(batch, x), drop);
     pass.merged = Merge(pass.attended.out);
     pass.x2 = Project(w, batch, pass.merged, x);
     pass.norm2 = LayerNorm(pass.x2, w[u_.ln_2_weight], w[u_.ln_2_bias], eps_);
@@ -294,11 +298,6 @@ class BlockStage final : public Gpt2Stage {
     return pass;
   }
 
-  // Returns the thirds of packed rows, without a copy.
-  AttentionThirds Split(const Tensor& qkv, const MicroBatch& batch) const {
-    return {PerHead(qkv.narrow(1, 0, width_), batch), PerHead(qkv.narrow(1, width_, width_), batch),
-            PerHead(qkv.narrow(1, 2 * width_, width_), batch)};
-  }
   // Returns rows of the full width as [samples, heads, seq, width / heads], without a copy.
   Tensor PerHead(const Tensor& rows, const MicroBatch& batch) const {
     return rows.view({batch.samples, batch.seq_len, heads_, width_ / heads_}).transpose(1, 2);
@@ -307,12 +306,29 @@ class BlockStage final : public Gpt2Stage {
   Tensor Merge(const Tensor& per_head) const {
     return per_head.transpose(1, 2).reshape({-1, width_});
   }
+  // Returns the thirds of packed rows per head, without a copy.
+  AttentionThirds Split(const Tensor& packed, const MicroBatch& batch) const {
+    const auto third = [&](int64_t i) {
+      return PerHead(packed.narrow(1, i * width_, width_), batch);
+    };
+    return {third(0), third(1), third(2)};
+  }
+  // The inverse, with a copy.
+  Tensor Pack(const AttentionThirds& x) const {
+    return at::cat({Merge(x.q), Merge(x.k), Merge(x.v)}, 1);
+  }
 
-  // Returns the multiplication by the attention's mask; nullptr if nothing is dropped.
-  AttentionDrop AttentionDropOf(const MicroBatch& batch) const {
+  // Returns the multiplication by the attention's mask; nullptr if nothing is dropped. `batch` must
+  // outlive it. A host draws slowly: there, the mask is drawn here and kept for all calls.
+  AttentionDrop AttentionDropOf(const MicroBatch& batch, const Tensor& like) const {
     const double p = DropProbability(batch, config().attn_pdrop);
     if (p == 0) return nullptr;
-    return [this, &batch, p](const Tensor& x) { return Dropped(batch, kAttentionSite, p, x); };
+    if (DeviceKernels::ForOrNull(like) != nullptr) {
+      return [this, &batch, p](const Tensor& x) { return Dropped(batch, kAttentionSite, p, x); };
+    }
+    const Tensor mask = DropoutMask(MaskKey(spec_, stage_, batch, kAttentionSite), p,
+                                    {batch.samples, heads_, batch.seq_len, batch.seq_len}, like);
+    return [mask](const Tensor& x) { return x.mul(mask); };
   }
 
   // Returns x + the projection of the attention's output.
@@ -339,14 +355,6 @@ class BlockStage final : public Gpt2Stage {
     Tensor dx2 = LayerNormBackward(norm2.y, x2, norm2, w[u_.ln_2_weight], w[u_.ln_2_bias],
                                    &(*gradient)[u_.ln_2_weight], &(*gradient)[u_.ln_2_bias]);
     return dx2.add_(dy);
-  }
-
-  // Returns the gradient of the packed q, k, v rows.
-  Tensor AttentionBackward(const MicroBatch& batch, const Attended& attended,
-                           const Tensor& dmerged) const {
-    const AttentionThirds grads =
-        attended.backward(PerHead(dmerged, batch), AttentionDropOf(batch));
-    return at::cat({Merge(grads.q), Merge(grads.k), Merge(grads.v)}, 1);
   }
 
   const BlockUses u_;
