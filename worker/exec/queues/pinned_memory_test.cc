@@ -34,7 +34,7 @@ Tensor NewFilled(SimulatedQueues* queues, int64_t n, uint8_t value) {
 }
 
 // A step stashes several activations and reads them again, from the last to the first.
-TEST(PinnedMemory, ReuseWaitsForTheDevice) {
+TEST(PinnedMemory, StepsShareOneBlock) {
   constexpr int kItems = 5;
   constexpr int64_t kBytes = 3 * kPage - 7;
   for (uint32_t seed = 0; seed < 300; ++seed) {
@@ -63,6 +63,36 @@ TEST(PinnedMemory, ReuseWaitsForTheDevice) {
       }
     }
     EXPECT_EQ(device.queues->pinned_bytes(), kItems * 3 * kPage) << "seed " << seed;
+  }
+}
+
+// What a file gives back is written by the host.
+TEST(PinnedMemory, TheHostWritesOnlyFreeParts) {
+  constexpr int64_t kBytes = 100;
+  for (uint32_t seed = 0; seed < 300; ++seed) {
+    Device device(seed);
+    PinnedMemory& memory = device.copies.stash_memory();
+    memory.Reserve(2, kBytes);
+    std::vector<std::vector<uint8_t>> read;
+    for (int i = 0; i < 20; ++i) {
+      // A copy to a part that is dropped unread.
+      device.copies.CopyToStash(NewFilled(device.queues, kBytes, 0xee));
+      DeviceCopies::Stashed stashed;
+      stashed.host = memory.New({kBytes}, at::kByte);
+      std::memset(stashed.host.mutable_data_ptr(), i, kBytes);
+      stashed.copied = device.queues->Record(DeviceQueue::kStashIn);
+      const Tensor back = device.copies.CopyFromStash(stashed);
+      stashed = DeviceCopies::Stashed();
+      read.emplace_back(kBytes);
+      device.queues->Compute([from = back.const_data_ptr(),
+                              to = read.back().data()] { std::memcpy(to, from, kBytes); },
+                             0);
+    }
+    WaitFor(*device.queues->Record(DeviceQueue::kCompute));
+    for (int i = 0; i < 20; ++i) {
+      ASSERT_EQ(read[i], std::vector<uint8_t>(kBytes, static_cast<uint8_t>(i))) << "seed " << seed;
+    }
+    EXPECT_EQ(device.queues->pinned_bytes(), 2 * kPage) << "seed " << seed;
   }
 }
 
