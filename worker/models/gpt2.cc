@@ -375,7 +375,7 @@ class HeadStage final : public Gpt2Stage {
     out.gradient = SumsOr(std::move(inputs.sums), w.size());
     Tensor& dweight = out.gradient[lm_weight_];
     Tensor of_blocks;
-    if (x.is_cuda()) of_blocks = std::move(dweight);  // else the blocks are a term
+    if (AddsWithinProducts(x)) of_blocks = std::move(dweight);  // else the blocks are a term
     const Tensor dh = at::empty_like(x);
     const Tensor labels = IdTensor(batch.labels, batch, x).view({-1});
     const int64_t rows = x.size(0);

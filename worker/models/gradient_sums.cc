@@ -29,8 +29,10 @@ void AddTerm(Tensor term, Tensor* sum) {
   }
 }
 
+bool AddsWithinProducts(const Tensor& like) { return like.is_cuda(); }
+
 void AddProduct(const Tensor& a, const Tensor& b, Tensor* sum) {
-  if (a.is_cuda()) return AddWithinProduct(a, b, sum);
+  if (AddsWithinProducts(a)) return AddWithinProduct(a, b, sum);
   AddTerm(WideProduct(a, b), sum);
 }
 

@@ -11,8 +11,11 @@ namespace eps {
 // *sum = *sum + term. The first term becomes the sum, so nothing else may refer to its memory.
 void AddTerm(at::Tensor term, at::Tensor* sum);
 
-// *sum = *sum + a b, for matrices of any type. A CPU rounds the product to FP32, and then the sum.
-// A device adds within the product, which rounds once.
+// Says whether products of tensors where `like` is add to a sum within the product, which rounds
+// once: on a device. A CPU rounds the product to FP32, and then the sum.
+bool AddsWithinProducts(const at::Tensor& like);
+
+// *sum = *sum + a b, for matrices of any type, as AddsWithinProducts says.
 void AddProduct(const at::Tensor& a, const at::Tensor& b, at::Tensor* sum);
 
 // As AddProduct, but adds within the product on every device.

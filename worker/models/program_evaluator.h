@@ -23,8 +23,8 @@ struct ProgramWeight {
   // If defined, products with the weight compute the gradient of their input with it
   // (docs/quantization.md).
   at::Tensor for_input_gradient;
-  // If set, products with the weight add its gradient here in FP32, in place where something is
-  // there, and autograd sees no gradient.
+  // If set, products with the weight, a matrix, add its gradient here in FP32, in place where
+  // something is there, and autograd sees no gradient.
   at::Tensor* gradient_sum = nullptr;
 };
 

@@ -10,9 +10,12 @@
 //              else for all rows at once: scores = calls(block); the gradient of the scores as in
 //              loss_head.h; the gradient of a weight that only multiplies is mm for the first
 //              block, addmm_ into it for the others; the others add the blocks' gradients
-//   sums       each gradient is added to the sum of earlier micro-batches, if there is one
+//   sums       each gradient is added to the sum of earlier micro-batches, if there is one; on a
+//              device, products with a weight that only multiplies add to it by themselves
 //   BF16       dropout multiplies in FP32; the sums over rows of lookups and norms are FP32; the
 //              loss is that of the scores as FP32; the gradients of blocks are added in FP32
+
+#include "worker/models/program_stage.h"
 
 #include <algorithm>
 #include <cmath>
@@ -70,7 +73,8 @@ StageTensors WithSomeValues(const StageTensors& weights, const Tensor& like) {
 // A stage between the first and the last, and the first one.
 class ProgramStage : public TorchStage {
  public:
-  ProgramStage(const JobSpec& spec, StageId stage, std::unique_ptr<const ProgramEvaluator> calls)
+  ProgramStage(const JobSpec& spec, StageId stage, std::unique_ptr<const ProgramEvaluator> calls,
+               SumRule adds_within)
       : spec_(spec),
         stage_(stage),
         program_(*spec.model.program),
@@ -79,9 +83,13 @@ class ProgramStage : public TorchStage {
         list_(program_.calls_of(stage.value())),
         calls_(std::move(calls)),
         constants_(ProgramConstants(program_, of_stage_)),
-        passes_gradient_(spec.LowestTrainableStage() < stage) {
-    for (const TensorUse& use : spec.stages[stage.value()].uses) {
-      trains_.push_back(!spec.IsFrozen(use.tensor));
+        passes_gradient_(spec.LowestTrainableStage() < stage),
+        adds_within_(adds_within) {
+    const std::vector<TensorUse>& uses = spec.stages[stage.value()].uses;
+    for (size_t use = 0; use < uses.size(); ++use) {
+      trains_.push_back(!spec.IsFrozen(uses[use].tensor));
+      const bool is_matrix = program_.tensors[of_stage_.uses[use].tensor].shape.size() == 2;
+      by_products_.push_back(trains_[use] && is_matrix && calls_->IsMultipliedOnly(use));
     }
   }
 
@@ -113,13 +121,17 @@ class ProgramStage : public TorchStage {
     Pass pass = inputs.kept != nullptr
                     ? std::move(static_cast<Pass&>(*inputs.kept))
                     : Record(weights, has_values ? for_input_gradient : weights, batch, inputs.in);
-    std::vector<Tensor> gradients = Gradients(std::move(pass.y), pass.leaves, inputs.grad_out);
     TorchBackward out;
+    out.gradient = std::move(inputs.sums);
+    out.gradient.resize(weights.size());
+    const bool adds_within = adds_within_(weights[0]);
+    if (adds_within) SwapSumsOfProducts(&out.gradient, &pass.products);
+    std::vector<Tensor> gradients = Gradients(std::move(pass.y), pass.leaves, inputs.grad_out);
     if (passes_gradient_) {
       out.grad_in = Owned(std::move(gradients.back()), inputs.in, type_);
       gradients.pop_back();
     }
-    out.gradient = std::move(inputs.sums);
+    if (adds_within) SwapSumsOfProducts(&out.gradient, &pass.products);
     AddOwned(ByUse(std::move(gradients)), weights, &out.gradient);
     return out;
   }
@@ -130,12 +142,15 @@ class ProgramStage : public TorchStage {
     bool needs_weights() const override { return true; }
     Tensor y;                    // carries the graph
     std::vector<Tensor> leaves;  // the weights that are trained; last, the input if it needs one
+    StageTensors products;       // by use, the sums to which products in the graph add
   };
 
   Pass Record(const StageTensors& weights, const StageTensors& for_input_gradient,
               const MicroBatch& batch, const Tensor& in) const {
     ProgramInputs inputs = InputsOf(weights, for_input_gradient, batch);
     Pass pass;
+    pass.products.resize(weights.size());
+    if (adds_within_(weights[0])) AddProductsTo(&pass.products, &inputs);
     pass.leaves = MakeLeaves(&inputs);
     if (in.defined()) inputs.activation = in.detach();
     if (passes_gradient_) pass.leaves.push_back(inputs.activation.requires_grad_(true));
@@ -171,6 +186,19 @@ class ProgramStage : public TorchStage {
     return inputs;
   }
 
+  // Lets products add the gradients of their weights to `sums`, by use, where these lie until the
+  // backward pass.
+  void AddProductsTo(StageTensors* sums, ProgramInputs* inputs) const {
+    for (size_t use = 0; use < by_products_.size(); ++use) {
+      if (by_products_[use]) inputs->weights[use].gradient_sum = &(*sums)[use];
+    }
+  }
+  void SwapSumsOfProducts(StageTensors* a, StageTensors* b) const {
+    for (size_t use = 0; use < by_products_.size(); ++use) {
+      if (by_products_[use]) std::swap((*a)[use], (*b)[use]);
+    }
+  }
+
   // Makes each weight that is trained a leaf of its own; returns the leaves.
   std::vector<Tensor> MakeLeaves(ProgramInputs* inputs) const {
     std::vector<Tensor> leaves;
@@ -197,9 +225,8 @@ class ProgramStage : public TorchStage {
   // Adds the gradients of one micro-batch, by use, to `sums` with the shapes of `weights`.
   void AddOwned(std::vector<Tensor> gradients, const StageTensors& weights,
                 StageTensors* sums) const {
-    sums->resize(weights.size());
     for (size_t use = 0; use < weights.size(); ++use) {
-      if (!trains_[use]) continue;
+      if (!trains_[use] || (!gradients[use].defined() && (*sums)[use].defined())) continue;
       const Tensor gradient = Owned(std::move(gradients[use]), weights[use], at::kFloat);
       AddTerm(gradient.view(weights[use].sizes()), &(*sums)[use]);
     }
@@ -232,7 +259,10 @@ class ProgramStage : public TorchStage {
   const std::unique_ptr<const ProgramEvaluator> calls_;
   const std::vector<Tensor> constants_;
   const bool passes_gradient_;  // to the stage below
-  std::vector<bool> trains_;    // by use: it is not frozen
+  const SumRule adds_within_;
+  std::vector<bool> trains_;  // by use: it is not frozen
+  // By use: its gradient is the sum of products, in its shape, which is a matrix.
+  std::vector<bool> by_products_;
 };
 
 // The last stage: scores and their loss.
@@ -245,13 +275,14 @@ class ProgramHead final : public ProgramStage {
     const Tensor& in = inputs.in;
     TorchBackward out;
     StageTensors of_blocks(weights.size());
+    out.gradient = std::move(inputs.sums);
+    out.gradient.resize(weights.size());
+    const bool adds_within = adds_within_(in);
+    if (adds_within) SwapSumsOfProducts(&out.gradient, &of_blocks);
     out.grad_in = at::empty_like(in, at::MemoryFormat::Contiguous);
     const double scale = std::ldexp(1.0, -inputs.loss_scale_log2);
     ForEachBlock(weights, for_input_gradient, batch, in, [&](Block block) {
-      for (size_t use = 0; use < weights.size(); ++use) {
-        if (!trains_[use] || !calls_->IsMultipliedOnly(use)) continue;
-        block.inputs.weights[use].gradient_sum = &of_blocks[use];
-      }
+      AddProductsTo(&of_blocks, &block.inputs);
       std::vector<Tensor> leaves = MakeLeaves(&block.inputs);
       block.inputs.activation.requires_grad_(true);
       leaves.push_back(block.inputs.activation);
@@ -269,7 +300,7 @@ class ProgramHead final : public ProgramStage {
         AddGradient(std::move(gradients[use]), &of_blocks[use]);
       }
     });
-    out.gradient = std::move(inputs.sums);
+    if (adds_within) SwapSumsOfProducts(&out.gradient, &of_blocks);
     AddOwned(std::move(of_blocks), weights, &out.gradient);
     return out;
   }
@@ -403,20 +434,23 @@ class ProgramHead final : public ProgramStage {
   }
 };
 
-// As TorchStageFactory.
-absl::StatusOr<std::unique_ptr<TorchStage>> NewProgramStage(const JobSpec& spec, StageId stage) {
+const ProgramRegistration kProgram(ModelType::kProgram, [](const JobSpec& spec, StageId stage) {
+  return NewProgramStage(spec, stage, AddsWithinProducts);
+});
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TorchStage>> NewProgramStage(const JobSpec& spec, StageId stage,
+                                                            SumRule adds_within) {
   EPS_RETURN_IF_ERROR(CheckProgramLayout(spec, stage));
   const ModelProgram& program = *spec.model.program;
   const size_t s = stage.value();
   EPS_ASSIGN_OR_RETURN(auto calls,
                        ProgramEvaluator::Create(program.calls_of(s), program.stages[s].name));
   if (s + 1 < program.stages.size()) {
-    return std::make_unique<ProgramStage>(spec, stage, std::move(calls));
+    return std::make_unique<ProgramStage>(spec, stage, std::move(calls), adds_within);
   }
-  return std::make_unique<ProgramHead>(spec, stage, std::move(calls));
+  return std::make_unique<ProgramHead>(spec, stage, std::move(calls), adds_within);
 }
 
-const ProgramRegistration kProgram(ModelType::kProgram, NewProgramStage);
-
-}  // namespace
 }  // namespace eps

@@ -21,6 +21,7 @@
 #include "ATen/ops/softmax.h"
 #include "ATen/ops/zeros.h"
 #include "torch/csrc/autograd/custom_function.h"
+#include "worker/models/gradient_sums.h"
 
 namespace eps {
 namespace {
@@ -79,12 +80,10 @@ class WeightProduct : public torch::autograd::Function<WeightProduct> {
       const Tensor left = out_in ? dy.t() : rows.t();
       const Tensor& right = out_in ? rows : dy;
       Tensor* const target = sum != nullptr ? sum : &dweight;
-      if (!target->defined()) {
-        *target = at::mm(left, right).to(at::kFloat);
-      } else if (left.scalar_type() == at::kFloat) {
-        target->addmm_(left, right);
+      if (AddsIn16Bits(left)) {
+        AddTerm(at::mm(left, right).to(at::kFloat), target);
       } else {
-        target->add_(at::mm(left, right));
+        AddWithinProduct(left, right, target);
       }
     }
     if (context->saved_data["bias"].toBool()) dbias = dy.sum(0);

@@ -38,12 +38,13 @@ struct ProductWeight {
   bool out_in = false;  // y = x W^T
 };
 
-// y = x W + bias or y = x W^T + bias; a bias has one dimension. `gradient_sum` is FP32.
+// y = x W + bias or y = x W^T + bias; a bias has one dimension. `gradient_sum` is FP32, and so are
+// the products that are added to it, except on a CPU.
 at::Tensor ProductWithWeight(const at::Tensor& x, const ProductWeight& weight,
                              const std::optional<at::Tensor>& bias);
 
-// Returns whether the backward pass of a lookup or a norm of `x` would add its rows in 16 bits, as
-// LibTorch does on a CPU: 4,096 gradients of 0.01 give 4.
+// Returns whether LibTorch rounds to 16 bits what a backward pass adds up of `x`, as on a CPU: the
+// products with a weight, and the rows of a lookup or a norm, where 4,096 gradients of 0.01 give 4.
 bool AddsIn16Bits(const at::Tensor& x);
 // As LibTorch's operators, bit for bit, except that their gradients are summed in FP32. The
 // gradient of a weight is FP32 if its leaf asks for that (set_grad_dtype).

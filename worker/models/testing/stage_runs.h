@@ -82,12 +82,12 @@ inline std::vector<std::unique_ptr<TorchStage>> StagesOf(const JobSpec& spec) {
 
 // Passes a batch up and down through all stages, with a loss scale of 1/2. Adds the gradients of
 // each stage to its `sums`, if there are any.
-inline Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& weights,
+inline Outcome RunStages(const std::vector<std::unique_ptr<TorchStage>>& stages,
+                         const std::vector<StageTensors>& weights,
                          const std::vector<StageTensors>& for_input_gradient,
                          const MicroBatch& batch, std::vector<StageTensors> sums = {}) {
   const at::NoGradGuard no_grad;
-  sums.resize(spec.stages.size());
-  const auto stages = StagesOf(spec);
+  sums.resize(stages.size());
   Outcome outcome;
   outcome.activations.emplace_back();
   for (size_t s = 0; s + 1 < stages.size(); ++s) {
@@ -109,6 +109,11 @@ inline Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& w
     outcome.gradients[s] = std::move(back.gradient);
   }
   return outcome;
+}
+inline Outcome RunStages(const JobSpec& spec, const std::vector<StageTensors>& weights,
+                         const std::vector<StageTensors>& for_input_gradient,
+                         const MicroBatch& batch, std::vector<StageTensors> sums = {}) {
+  return RunStages(StagesOf(spec), weights, for_input_gradient, batch, std::move(sums));
 }
 
 }  // namespace eps
