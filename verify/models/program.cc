@@ -100,9 +100,9 @@ class ReferenceProgram final : public ReferenceModel {
     inputs.constants = ProgramConstants(program_, program_.stages[stage]);
     inputs.columns =
         ProgramColumns(program_, program_.calls_of(stage), batch, inputs.weights[0].value);
-    inputs.masks = [this, stage, batch_ptr = &batch](uint16_t site, double p, at::IntArrayRef shape,
-                                                     const Tensor&) {
-      return ReferenceMask(spec_, *batch_ptr, stage + mask_stage_shift_, site, p, shape);
+    inputs.drop = [this, stage, batch_ptr = &batch](uint16_t site, double p, const Tensor& x) {
+      return x.mul(ReferenceMask(spec_, *batch_ptr, stage + mask_stage_shift_, site, p, x.sizes()))
+          .to(x.scalar_type());
     };
     return inputs;
   }

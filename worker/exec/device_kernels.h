@@ -26,8 +26,12 @@ class DeviceKernels {
   // Returns a mask with the bits of FillDropoutMask, FP32, on the device of `like`.
   at::Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape,
                          const at::Tensor& like) const;
-  // Returns whether CrossEntropy takes scores of this type: FP32 and BF16.
-  static bool HasCrossEntropy(at::ScalarType scores);
+  // Returns whether the functions below take tensors of this type: FP32 and BF16.
+  static bool Takes(at::ScalarType type);
+  // Returns x times the mask of the key, plus `residual` unless that is undefined, rounded once to
+  // their type. Both are contiguous and have the same sizes.
+  at::Tensor Dropout(const RngKey& key, double p, const at::Tensor& x,
+                     const at::Tensor& residual) const;
   // As LabelLogPGradient (worker/models/loss_head.h) without smoothing, in the memory and the type
   // of `scores` [rows, classes], which are contiguous; `labels` int64 [rows].
   void CrossEntropy(const at::Tensor& scores, const at::Tensor& labels, double scale,

@@ -31,6 +31,12 @@ DeviceKernels Simulated() {
     grid::SimulatedGrid simulated(7);
     return grid::LaunchDropoutMask(*mask, n, out, simulated);
   };
+  kernels.dropout = [](const eps_cuda_mask* mask, int elements, const void* x,
+                       const void* residual_or_null, uint64_t n, void* y, void* stream) {
+    EXPECT_EQ(stream, &g_stream);
+    grid::SimulatedGrid simulated(7);
+    return grid::LaunchDropout(*mask, elements, x, residual_or_null, n, y, simulated);
+  };
   kernels.loss = [](int elements, void* logits, const int32_t* labels, uint64_t rows,
                     uint64_t vocab, float scale, float* label_log_p, void* stream) {
     EXPECT_EQ(stream, &g_stream);
@@ -41,20 +47,42 @@ DeviceKernels Simulated() {
   return DeviceKernels(kernels, [](c10::Device) -> void* { return &g_stream; });
 }
 
+constexpr RngKey kKey = {/*seed=*/5, /*step=*/3, /*micro_batch=*/2, /*stage=*/9, /*site=*/1};
+
 TEST(DeviceKernels, MasksHaveTheBitsOfTheCpu) {
-  RngKey key;
-  key.seed = 5;
-  key.step = 3;
-  key.micro_batch = 2;
-  key.stage = 9;
-  key.site = 1;
   std::vector<float> expected(3 * 5 * 7);
-  FillDropoutMask(key, 0.3, absl::MakeSpan(expected));
-  const Tensor mask = Simulated().DropoutMask(key, 0.3, {3, 5, 7}, at::empty({1}));
+  FillDropoutMask(kKey, 0.3, absl::MakeSpan(expected));
+  const Tensor mask = Simulated().DropoutMask(kKey, 0.3, {3, 5, 7}, at::empty({1}));
   ASSERT_EQ(mask.sizes(), (std::vector<int64_t>{3, 5, 7}));
   for (size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(mask.const_data_ptr<float>()[i], expected[i]) << i;
   }
+}
+
+TEST(DeviceKernels, DropoutRoundsTheSumOnce) {
+  const Tensor mask = at::empty({3, 5, 7});
+  FillDropoutMask(kKey, 0.3, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+    const Tensor x = at::arange(mask.numel(), at::kFloat).sin().view(mask.sizes()).to(type);
+    const Tensor residual = x.mul(3).add(0.37);
+    const Tensor dropped = Simulated().Dropout(kKey, 0.3, x, Tensor());
+    EXPECT_TRUE(dropped.equal(x.mul(mask).to(type))) << type;
+    const Tensor sum = Simulated().Dropout(kKey, 0.3, x, residual);
+    EXPECT_TRUE(sum.equal(x.mul(mask).add(residual).to(type))) << type;
+    EXPECT_EQ(sum.scalar_type(), type);
+    EXPECT_EQ(sum.equal(dropped.add(residual)), type == at::kFloat);  // which rounds twice
+  }
+}
+
+TEST(DeviceKernels, DropoutRefusesOtherTensors) {
+  const Tensor x = at::zeros({2, 3});
+  const DeviceKernels kernels = Simulated();
+  EXPECT_THROW(kernels.Dropout(kKey, 0.3, x.to(at::kHalf), Tensor()), c10::Error);
+  EXPECT_THROW(kernels.Dropout(kKey, 0.3, x.t(), Tensor()), c10::Error);
+  EXPECT_THROW(kernels.Dropout(kKey, 0.3, x, x.to(at::kBFloat16)), c10::Error);
+  EXPECT_THROW(kernels.Dropout(kKey, 0.3, x, at::zeros({3})), c10::Error);
+  EXPECT_THROW(kernels.Dropout(kKey, 0.3, x, at::zeros({3, 2}).t()), c10::Error);
+  EXPECT_THROW(kernels.Dropout(kKey, 1.0, x, Tensor()), c10::Error);
 }
 
 TEST(DeviceKernels, LossIsThatOfTheCpu) {
@@ -81,8 +109,7 @@ TEST(DeviceKernels, LossIsThatOfTheCpu) {
 }
 
 TEST(DeviceKernels, ErrorsOfKernelsAreThrown) {
-  RngKey key;
-  EXPECT_THROW(Simulated().DropoutMask(key, 1.0, {3}, at::empty({1})), c10::Error);
+  EXPECT_THROW(Simulated().DropoutMask(kKey, 1.0, {3}, at::empty({1})), c10::Error);
   EXPECT_THROW(
       Simulated().CrossEntropy(at::zeros({2, 3}), at::zeros({3}, at::kLong), 1, at::zeros({2})),
       c10::Error);

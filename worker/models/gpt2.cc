@@ -7,7 +7,9 @@
 //
 // With training.precision bf16 or cmp, weights, activations and their gradients have 16 bits. FP32
 // are: layer norms, whose results are rounded; softmax with dropout; products with masks, rounded
-// after; sums over rows; the loss; and the gradients of weights, which no micro-batch rounds.
+// after; sums over rows; the loss; and the gradients of weights, which no micro-batch rounds. A sum
+// x + y * mask is rounded twice, after the product and after the addition; a device that has our
+// kernel rounds it once.
 //
 // embedding   y = wte[token] + wpe[position]; y = y * mask(0)                           [B, T, d]
 //   backward  dy = dy * mask(0); dwte = embedding_dense_backward(dy);
@@ -110,19 +112,15 @@ class Gpt2Stage : public TorchStage {
   static double DropProbability(const MicroBatch& batch, double configured) {
     return batch.held_out ? 0.0 : configured;
   }
-  // Returns the inverted-dropout mask of one site in the given shape, on the device of `like`.
-  Tensor Mask(const MicroBatch& batch, uint16_t site, double p, at::IntArrayRef shape,
-              const Tensor& like) const {
-    return DropoutMask(MaskKey(spec_, stage_, batch, site), p, shape, like);
-  }
-  // Multiplies `x` by the mask of one site. The caller must hold the only reference to `x`.
-  void DropInPlace(const MicroBatch& batch, uint16_t site, double configured, Tensor* x) const {
-    const double p = DropProbability(batch, configured);
-    if (p > 0) x->mul_(Mask(batch, site, p, x->sizes(), *x));
-  }
-  // Returns the same product in memory of its own; `x` itself if nothing is dropped.
+  // Returns the product of `x` and the mask of one site; `x` itself if nothing is dropped.
   Tensor Dropped(const MicroBatch& batch, uint16_t site, double p, const Tensor& x) const {
-    return p > 0 ? x.mul(Mask(batch, site, p, x.sizes(), x)).to(x.scalar_type()) : x;
+    return p > 0 ? Drop(MaskKey(spec_, stage_, batch, site), p, x) : x;
+  }
+  // Returns `residual` plus that product; it may use the memory of `x`.
+  Tensor PlusDropped(const MicroBatch& batch, uint16_t site, double configured,
+                     const Tensor& residual, const Tensor& x) const {
+    const double p = DropProbability(batch, configured);
+    return p > 0 ? Drop(MaskKey(spec_, stage_, batch, site), p, x, residual) : x.add_(residual);
   }
 
   const JobSpec& spec_;
@@ -189,8 +187,7 @@ class EmbeddingStage final : public Gpt2Stage {
     } else {
       y.add_(at::embedding(wpe, IdTensor(batch.positions, batch, wpe)));
     }
-    DropInPlace(batch, kEmbeddingSite, config().embd_pdrop, &y);
-    return y;
+    return Dropped(batch, kEmbeddingSite, DropProbability(batch, config().embd_pdrop), y);
   }
 
   TorchBackward Backward(const StageTensors& weights, const StageTensors& /*for_input_gradient*/,
@@ -241,11 +238,11 @@ class BlockStage final : public Gpt2Stage {
                         std::unique_ptr<KeptPass>* kept) const override {
     auto pass =
         std::make_unique<Pass>(RunTo(w, batch, in.view({-1, width_}), AttentionDropOf(batch, in)));
-    Tensor m = at::addmm(w[u_.mlp_proj_bias], at::gelu(pass->f, "tanh"), w[u_.mlp_proj_weight]);
-    DropInPlace(batch, kMlpSite, config().resid_pdrop, &m);
-    m.add_(pass->x2);
+    const Tensor y = PlusDropped(
+        batch, kMlpSite, config().resid_pdrop, pass->x2,
+        at::addmm(w[u_.mlp_proj_bias], at::gelu(pass->f, "tanh"), w[u_.mlp_proj_weight]));
     *kept = std::move(pass);
-    return m.view(in.sizes());
+    return y.view(in.sizes());
   }
 
   TorchBackward Backward(const StageTensors& w, const StageTensors& for_input_gradient,
@@ -334,9 +331,8 @@ class BlockStage final : public Gpt2Stage {
   // Returns x + the projection of the attention's output.
   Tensor Project(const StageTensors& w, const MicroBatch& batch, const Tensor& merged,
                  const Tensor& x) const {
-    Tensor a = at::addmm(w[u_.attn_proj_bias], merged, w[u_.attn_proj_weight]);
-    DropInPlace(batch, kProjectionSite, config().resid_pdrop, &a);
-    return a.add_(x);
+    return PlusDropped(batch, kProjectionSite, config().resid_pdrop, x,
+                       at::addmm(w[u_.attn_proj_bias], merged, w[u_.attn_proj_weight]));
   }
 
   // The second half of the block from x2: adds to the gradients of its tensors and returns dx2.

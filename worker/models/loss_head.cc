@@ -34,7 +34,7 @@ void SetLabels(const Tensor& targets, const Tensor& counted, float value, float 
 
 // Returns null if LibTorch computes the loss of these scores.
 const DeviceKernels* KernelsFor(const Tensor& scores) {
-  if (!DeviceKernels::HasCrossEntropy(scores.scalar_type())) return nullptr;
+  if (!DeviceKernels::Takes(scores.scalar_type())) return nullptr;
   return DeviceKernels::ForOrNull(scores);
 }
 

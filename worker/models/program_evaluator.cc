@@ -271,9 +271,6 @@ IValue ProgramEvaluator::Compute(const Call& call, const ProgramInputs& inputs, 
                                  std::vector<IValue>* stack) const {
   const Op& op = call.op;
   const auto argument = [&](size_t i) { return Made(op.arguments[i], slots, inputs.device); };
-  const auto mask = [&](const Tensor& like, double p) {
-    return inputs.masks(call.site, p, like.sizes(), like);
-  };
   switch (op.kind) {
     case OpKind::kItem:
       return ItemOf(argument(0), argument(1).toInt());
@@ -287,17 +284,18 @@ IValue ProgramEvaluator::Compute(const Call& call, const ProgramInputs& inputs, 
     case OpKind::kDropout: {
       const Tensor x = argument(0).toTensor();
       const double p = argument(kDropoutProbability).toDouble();
-      const bool drops = p > 0 && argument(kDropoutProbability + 1).toBool() && inputs.masks;
-      return drops ? x.mul(mask(x, p)).to(x.scalar_type()) : x;
+      const bool drops = p > 0 && argument(kDropoutProbability + 1).toBool() && inputs.drop;
+      return drops ? inputs.drop(call.site, p, x) : x;
     }
     case OpKind::kAttention: {
       const double p = argument(kAttentionProbability).toDouble();
-      if (p == 0 || !inputs.masks) break;
+      if (p == 0 || !inputs.drop) break;
       AttentionArguments attention = {argument(0).toTensor(), argument(1).toTensor(),
                                       argument(2).toTensor(), argument(3).toOptional<Tensor>(),
                                       argument(5).toBool(),   argument(6).toOptional<double>(),
                                       argument(7).toBool()};
-      return AttentionWithDropout(attention, [&](const Tensor& like) { return mask(like, p); });
+      return AttentionWithDropout(attention,
+                                  [&](const Tensor& x) { return inputs.drop(call.site, p, x); });
     }
     case OpKind::kEmbedding:
     case OpKind::kIndex:

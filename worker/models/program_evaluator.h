@@ -28,9 +28,8 @@ struct ProgramWeight {
   at::Tensor* gradient_sum = nullptr;
 };
 
-// Returns the FP32 mask of a dropout site, to multiply with; not called for a probability of 0.
-using MaskSource = std::function<at::Tensor(uint16_t site, double p, at::IntArrayRef shape,
-                                            const at::Tensor& like)>;
+// Returns x times the mask of a dropout site, in the type of x; not called for a probability of 0.
+using DropSource = std::function<at::Tensor(uint16_t site, double p, const at::Tensor& x)>;
 
 // The inputs of one run.
 struct ProgramInputs {
@@ -38,7 +37,7 @@ struct ProgramInputs {
   std::vector<ProgramWeight> weights;
   std::vector<at::Tensor> constants;
   std::vector<at::Tensor> columns;  // by CallList::inputs
-  MaskSource masks;                 // empty: nothing is dropped
+  DropSource drop;                  // empty: nothing is dropped
   c10::Device device = c10::kCPU;
 };
 

@@ -214,9 +214,9 @@ TEST(Attention, IsLibTorchsWithoutDrops) {
   const Tensor v = Values({2, 2, 5, 8}, 3, 2.0f);
   const Tensor flags = at::ones({2, 1, 5, 5}, at::kBool).tril();
   const Tensor bias = Values({2, 1, 5, 5}, 4);
-  const auto ones = [](const Tensor& p) { return at::ones(p.sizes()); };
+  const auto all = [](const Tensor& p) { return p; };
   const auto expect = [&](std::optional<Tensor> mask, bool causal, std::optional<double> scale) {
-    const Tensor ours = AttentionWithDropout({q, k, v, mask, causal, scale, true}, ones);
+    const Tensor ours = AttentionWithDropout({q, k, v, mask, causal, scale, true}, all);
     const Tensor theirs = at::scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale, true);
     EXPECT_TRUE(ours.allclose(theirs, 1e-5, 1e-6));
   };
@@ -226,7 +226,7 @@ TEST(Attention, IsLibTorchsWithoutDrops) {
   expect(bias, false, 0.3);
   // A row that is masked everywhere gives 0, not NaN.
   const Tensor nothing = at::zeros({5, 5}, at::kBool);
-  EXPECT_TRUE(AttentionWithDropout({q, k, v, nothing, false, std::nullopt, true}, ones)
+  EXPECT_TRUE(AttentionWithDropout({q, k, v, nothing, false, std::nullopt, true}, all)
                   .equal(at::zeros({2, 4, 5, 8})));
 }
 

@@ -178,9 +178,8 @@ class ProgramStage : public TorchStage {
     }
     inputs.columns = ProgramColumns(program_, list_, batch, weights[0]);
     if (!batch.held_out) {
-      inputs.masks = [this, batch_ptr = &batch](uint16_t site, double p, at::IntArrayRef shape,
-                                                const Tensor& like) {
-        return DropoutMask(MaskKey(spec_, stage_, *batch_ptr, site), p, shape, like);
+      inputs.drop = [this, batch_ptr = &batch](uint16_t site, double p, const Tensor& x) {
+        return Drop(MaskKey(spec_, stage_, *batch_ptr, site), p, x);
       };
     }
     return inputs;

@@ -173,7 +173,7 @@ class WideLayerNorm : public torch::autograd::Function<WideLayerNorm> {
 }  // namespace
 
 Tensor AttentionWithDropout(const AttentionArguments& arguments,
-                            const std::function<Tensor(const Tensor&)>& mask) {
+                            const std::function<Tensor(const Tensor&)>& drop) {
   const Tensor& query = arguments.query;
   const bool repeat = arguments.enable_gqa;
   const Tensor key = repeat ? RepeatedHeads(arguments.key, query) : arguments.key;
@@ -199,7 +199,7 @@ Tensor AttentionWithDropout(const AttentionArguments& arguments,
     // Gives 0 in a row that is masked everywhere, as of padding.
     probabilities = at::_safe_softmax(scores, -1);
   }
-  return at::matmul(probabilities.mul(mask(probabilities)).to(value.scalar_type()), value);
+  return at::matmul(drop(probabilities).to(value.scalar_type()), value);
 }
 
 Tensor ProductWithWeight(const Tensor& x, const ProductWeight& weight,

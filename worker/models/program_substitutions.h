@@ -23,12 +23,12 @@ struct AttentionArguments {
   bool enable_gqa = false;
 };
 
-// The attention with its probabilities multiplied by `drop(probabilities)`, in the order
-//   scores = matmul(q, k^T) * scale; scores = masked; p = softmax(scores); matmul(p * mask, v)
+// The attention with `drop(probabilities)`, FP32, in place of its probabilities, in the order
+//   scores = matmul(q, k^T) * scale; scores = masked; p = softmax(scores); matmul(drop(p), v)
 // which is that of worker/models/gpt2.cc. Of 16-bit arguments only the two products are 16-bit.
 at::Tensor AttentionWithDropout(
     const AttentionArguments& arguments,
-    const std::function<at::Tensor(const at::Tensor& probabilities)>& mask);
+    const std::function<at::Tensor(const at::Tensor& probabilities)>& drop);
 
 // Where a product finds and puts what belongs to its weight; see ProgramWeight.
 struct ProductWeight {

@@ -1,15 +1,20 @@
 #include "worker/models/stage_inputs.h"
 
+#include <optional>
+
 #include "ATen/ops/empty.h"
 #include "ATen/ops/ones.h"
 #include "c10/util/Exception.h"
 #include "c10/util/accumulate.h"
+#include "torch/csrc/autograd/custom_function.h"
 #include "worker/exec/device_kernels.h"
 
 namespace eps {
 namespace {
 
 using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 // Returns memory to fill for a tensor on the device of `like`, with arbitrary content.
 Tensor UploadBuffer(at::IntArrayRef shape, at::ScalarType type, const Tensor& like) {
@@ -33,6 +38,45 @@ void CheckOneForEachSample(size_t count, const MicroBatch& batch) {
   TORCH_CHECK(count == batch.samples, "a micro-batch of ", batch.samples, " samples holds ", count,
               " labels");
 }
+
+Tensor Product(const RngKey& key, double p, const Tensor& x, const Tensor& residual) {
+  const DeviceKernels* const kernels = DeviceKernels::ForOrNull(x);
+  if (kernels != nullptr && DeviceKernels::Takes(x.scalar_type())) {
+    return kernels->Dropout(key, p, x.contiguous(),
+                            residual.defined() ? residual.contiguous() : residual);
+  }
+  Tensor y = x.mul(DropoutMask(key, p, x.sizes(), x)).to(x.scalar_type());
+  return residual.defined() ? y.add_(residual) : y;
+}
+
+// Product with a derivative that draws the mask again.
+class MaskedProduct : public torch::autograd::Function<MaskedProduct> {
+ public:
+  // A mask.
+  struct Mask {
+    RngKey key;
+    double p;
+  };
+  static Tensor forward(AutogradContext* context, const Tensor& x,
+                        const std::optional<Tensor>& residual, const Mask& mask) {
+    const RngKey& key = mask.key;
+    context->saved_data["key"] =
+        std::vector<int64_t>{static_cast<int64_t>(key.seed), static_cast<int64_t>(key.step),
+                             key.micro_batch, key.stage, key.site};
+    context->saved_data["p"] = mask.p;
+    context->saved_data["residual"] = residual.has_value();
+    return Product(key, mask.p, x, residual.value_or(Tensor()));
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const std::vector<int64_t> saved = context->saved_data["key"].toIntVector();
+    const RngKey key = {static_cast<uint64_t>(saved[0]), static_cast<uint64_t>(saved[1]),
+                        static_cast<uint32_t>(saved[2]), static_cast<uint16_t>(saved[3]),
+                        static_cast<uint16_t>(saved[4])};
+    return {Product(key, context->saved_data["p"].toDouble(), grads[0], Tensor()),
+            context->saved_data["residual"].toBool() ? grads[0] : Tensor(), Tensor()};
+  }
+};
 
 }  // namespace
 
@@ -91,6 +135,17 @@ Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape, const Ten
   Tensor mask = UploadBuffer(shape, at::kFloat, like);
   FillDropoutMask(key, p, absl::MakeSpan(mask.mutable_data_ptr<float>(), mask.numel()));
   return Uploaded(mask, like);
+}
+
+Tensor Drop(const RngKey& key, double p, const Tensor& x, const Tensor& residual) {
+  return DeviceKernels::ForOrNull(x) != nullptr ? DropKeepingNoMask(key, p, x, residual)
+                                                : Product(key, p, x, residual);
+}
+
+Tensor DropKeepingNoMask(const RngKey& key, double p, const Tensor& x, const Tensor& residual) {
+  std::optional<Tensor> addend;
+  if (residual.defined()) addend = residual;
+  return MaskedProduct::apply(x, addend, MaskedProduct::Mask{key, p});
 }
 
 }  // namespace eps

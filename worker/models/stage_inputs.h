@@ -1,8 +1,9 @@
 #ifndef EPS_WORKER_MODELS_STAGE_INPUTS_H_
 #define EPS_WORKER_MODELS_STAGE_INPUTS_H_
 
-// The inputs of a stage that are made on the host: token ids, labels and masks. A device copies
-// them while the program continues. Pure functions; they throw what LibTorch throws.
+// The inputs of a stage that are made on the host: token ids, labels and masks, and the products
+// with masks. A device copies them while the program continues, or draws masks itself. Pure
+// functions; they throw what LibTorch throws.
 
 #include <cstdint>
 #include <vector>
@@ -37,6 +38,14 @@ at::Tensor SeenTokens(const MicroBatch& batch, const at::Tensor& like);
 RngKey MaskKey(const JobSpec& spec, StageId stage, const MicroBatch& batch, uint16_t site);
 // Returns the inverted-dropout mask of a key in the given shape, on the device of `like`.
 at::Tensor DropoutMask(const RngKey& key, double p, at::IntArrayRef shape, const at::Tensor& like);
+// Returns x times the mask of a key, plus `residual` unless that is undefined, in the type of x: of
+// 16 bits, the product is rounded before the sum. A device with our kernels rounds FP32 and BF16
+// once, after the sum, and draws the mask again for the derivative.
+at::Tensor Drop(const RngKey& key, double p, const at::Tensor& x,
+                const at::Tensor& residual = at::Tensor());
+// As Drop, and draws the mask again on every device, so that no graph keeps it.
+at::Tensor DropKeepingNoMask(const RngKey& key, double p, const at::Tensor& x,
+                             const at::Tensor& residual = at::Tensor());
 
 }  // namespace eps
 
