@@ -78,11 +78,10 @@ absl::StatusOr<ActivationPtr> TorchProgram::Forward(const StageWeights& weights,
     const TorchWeights& w = WeightsOf(weights);
     if (keeps_ && !batch.held_out) {
       Kept kept;
-      out = Stashable(stage_->ForwardAndKeep(w.tensors, batch, TensorOf(in), &kept.pass));
-      if (kept.pass != nullptr) {
-        if (kept.pass->needs_weights()) kept.weights = w.shared_from_this();
-        kept_[batch.index] = std::move(kept);
-      }
+      if (stage_->keeps_weights()) kept.weights = WeightsToKeep(w);
+      const StageTensors& tensors = kept.weights != nullptr ? kept.weights->tensors : w.tensors;
+      out = Stashable(stage_->ForwardAndKeep(tensors, batch, TensorOf(in), &kept.pass));
+      if (kept.pass != nullptr) kept_[batch.index] = std::move(kept);
     } else {
       out = Stashable(stage_->Forward(w.tensors, batch, TensorOf(in)));
     }
@@ -138,6 +137,14 @@ absl::StatusOr<LossSum> TorchProgram::Loss(const StageWeights& weights, const Mi
     if (predictions_or_null != nullptr) *predictions_or_null = PredictionsOf(predicted);
   }));
   return result.late_loss == nullptr ? result.loss : result.late_loss->Wait();
+}
+
+std::shared_ptr<const TorchWeights> TorchProgram::WeightsToKeep(const TorchWeights& weights) const {
+  if (weights.lent == nullptr) return weights.shared_from_this();
+  if (!kept_.empty()) return kept_.begin()->second.weights;
+  auto copy = std::make_shared<TorchWeights>();
+  for (const Tensor& tensor : weights.tensors) copy->tensors.push_back(tensor.clone());
+  return copy;
 }
 
 ActivationPtr TorchProgram::Stashable(Tensor y) const {

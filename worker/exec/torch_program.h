@@ -61,10 +61,13 @@ class TorchProgram final : public StageProgram {
  private:
   // Held from a forward to the backward pass.
   struct Kept {
-    std::shared_ptr<const TorchWeights> weights;  // null if the pass does not need them
+    std::shared_ptr<const TorchWeights> weights;  // null if the pass does not refer to them
     std::unique_ptr<KeptPass> pass;
   };
 
+  // Returns the weights with which a pass computes that refers to them while it is kept: on a
+  // device a copy that all passes of the step share, so that the slot serves the next stage.
+  std::shared_ptr<const TorchWeights> WeightsToKeep(const TorchWeights& weights) const;
   // Wraps the activation that the stage passes on, with the values that the stash will return.
   ActivationPtr Stashable(at::Tensor y) const;
   void TakeLoss(const MicroBatch& batch, const at::Tensor& label_log_p, BackwardResult* result);

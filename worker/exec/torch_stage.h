@@ -22,8 +22,6 @@ using StageTensors = std::vector<at::Tensor>;
 class KeptPass {
  public:
   virtual ~KeptPass() = default;
-  // Whether it refers to the memory of the forward pass's weights.
-  virtual bool needs_weights() const = 0;
 };
 
 // The arguments of a backward pass besides weights and data.
@@ -73,6 +71,8 @@ class TorchStage {
     kept->reset();
     return Forward(weights, batch, in);
   }
+  // Whether what ForwardAndKeep keeps refers to the memory of `weights`.
+  virtual bool keeps_weights() const { return false; }
   // `for_input_gradient` holds, by use, the weights for the gradient of a product's input, dX = dY
   // W^T: the second copy of a tensor, or the same tensor as in `weights`.
   virtual TorchBackward Backward(const StageTensors& weights,

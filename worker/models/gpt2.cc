@@ -274,7 +274,6 @@ class BlockStage final : public Gpt2Stage {
  private:
   // The part of a forward pass that the backward pass needs.
   struct Pass final : KeptPass {
-    bool needs_weights() const override { return false; }
     Norm norm1, norm2;
     Attended attended;
     Tensor merged, x2, f;

@@ -113,6 +113,7 @@ class ProgramStage : public TorchStage {
     *kept = std::move(pass);
     return y;
   }
+  bool keeps_weights() const override { return true; }
 
   TorchBackward Backward(const StageTensors& given, const StageTensors& for_input_gradient,
                          const MicroBatch& batch, BackwardInputs inputs) const override {
@@ -139,7 +140,6 @@ class ProgramStage : public TorchStage {
  protected:
   // A run under autograd.
   struct Pass final : KeptPass {
-    bool needs_weights() const override { return true; }
     Tensor y;                    // carries the graph
     std::vector<Tensor> leaves;  // the weights that are trained; last, the input if it needs one
     StageTensors products;       // by use, the sums to which products in the graph add
