@@ -19,6 +19,7 @@
 #include "base/numerics/rng.h"
 #include "base/numerics/tree_add.h"
 #include "compression/codecs/floats/reference.h"
+#include "worker/exec/cuda/crc_bodies.h"
 #include "worker/exec/cuda/dropout_bodies.h"
 #include "worker/exec/cuda/elementwise.h"
 #include "worker/exec/cuda/kernels.h"
@@ -275,7 +276,7 @@ uint64_t CountCrcDifferences(const CudaKernels& kernels) {
     const int error = kernels.crc32c(bytes, n, crcs.get(), nullptr);
     EPS_CHECK_MSG(error == 0, kernels.error_text(error));
     const absl::string_view all(reinterpret_cast<const char*>(values.data()) + begin, n);
-    different += kernels.combine_crc32c(crcs.Read().data(), n) != Crc32c(all);
+    different += grid::CombineCrc32c(crcs.Read().data(), n) != Crc32c(all);
   }
   return different;
 }

@@ -69,6 +69,10 @@ class LockedQueues final : public TestQueues {
     MutexLock lock(&mu_);
     queues_.Encode(queue, code, in, out);
   }
+  void Checksum(DeviceQueue queue, const Tensor& in, const Tensor& out) override {
+    MutexLock lock(&mu_);
+    queues_.Checksum(queue, in, out);
+  }
   DeviceEventPtr Record(DeviceQueue queue) override {
     MutexLock lock(&mu_);
     return std::make_shared<Event>(&mu_, queues_.Record(queue));

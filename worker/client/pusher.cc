@@ -436,19 +436,18 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
     ClientLock lock(&core_->mu);
     shared = pusher_(job_->placement[chunk.value()])->shared();
   }
-  Bytes gradient;
+  EncodedGradient gradient;
   if (encoding.nonfinite_element.has_value()) {
     encoding.push_residual = false;  // the servers skip the step, and keep the residual they have
+  } else if (absl::optional<EncodedGradient> encoded = job.gradient->Encoded(*encoding.chunk)) {
+    gradient = *std::move(encoded);
   } else {
-    absl::optional<Bytes> encoded = job.gradient->Encoded(*encoding.chunk);
-    if (encoded.has_value()) {
-      gradient = *std::move(encoded);
-    } else if (shared != nullptr && !encoding.push_residual) {  // residuals follow in the payload
-      gradient = shared->Encode(
-          [&](MemoryAccount* account) { return EncodeGradient(job, &encoding, account); });
-    } else {
-      gradient = EncodeGradient(job, &encoding, nullptr);
-    }
+    const bool alone = !encoding.push_residual;  // else the residual follows in the payload
+    gradient.bytes = shared != nullptr && alone ? shared->Encode([&](MemoryAccount* account) {
+      return EncodeGradient(job, &encoding, account);
+    })
+                                                : EncodeGradient(job, &encoding, nullptr);
+    gradient.crc32c = Crc32c(gradient.bytes.view());
   }
   v1::PushHeader header;
   v1::ContributionKey* contribution = header.mutable_key();
@@ -460,15 +459,15 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
   contribution->set_part_count(1);
   contribution->set_chunk(chunk.value());
   header.set_codec(static_cast<uint32_t>(encoding.codec->traits().id));
-  header.set_bytes(gradient.size());
-  header.set_crc32c(Crc32c(gradient.view()));
+  header.set_bytes(gradient.bytes.size());
+  header.set_crc32c(gradient.crc32c);
   header.set_tokens(job.tokens);
   header.set_worker_nonce(core_->nonce);
   if (encoding.nonfinite_element.has_value()) {
     header.set_nonfinite_element(*encoding.nonfinite_element);
   }
   header.add_generations(job_->GenerationOf(job.part));
-  std::vector<Bytes> parts = {std::move(gradient)};
+  std::vector<Bytes> parts = {std::move(gradient.bytes)};
   if (encoding.push_residual) {
     header.set_residual_bytes(encoding.residual.size());
     header.set_residual_crc32c(Crc32c(encoding.residual.view()));

@@ -59,7 +59,6 @@ absl::StatusOr<CudaKernels> FunctionsOf(void* library, const std::string& path) 
       !Find(library, "eps_cuda_dropout_mask", &kernels.dropout_mask) ||
       !Find(library, "eps_cuda_loss", &kernels.loss) ||
       !Find(library, "eps_cuda_crc32c", &kernels.crc32c) ||
-      !Find(library, "eps_cuda_combine_crc32c", &kernels.combine_crc32c) ||
       !Find(library, "eps_cuda_register_host", &kernels.register_host) ||
       !Find(library, "eps_cuda_unregister_host", &kernels.unregister_host) ||
       !Find(library, "eps_cuda_error_text", &kernels.error_text)) {

@@ -33,7 +33,6 @@ struct CudaKernels {
   int (*loss)(int elements, void* logits, const int32_t* labels, uint64_t rows, uint64_t vocab,
               float scale, float* label_log_p, void* stream);
   int (*crc32c)(const void* bytes, uint64_t n, uint32_t* crcs, void* stream);
-  uint32_t (*combine_crc32c)(const uint32_t* crcs, uint64_t n);
   int (*register_host)(const void* memory, uint64_t bytes, int writable);
   int (*unregister_host)(const void* memory);
   const char* (*error_text)(int error);

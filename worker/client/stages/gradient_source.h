@@ -19,13 +19,19 @@
 
 namespace eps {
 
+// The bytes of a chunk's gradient.
+struct EncodedGradient {
+  Bytes bytes;
+  uint32_t crc32c = 0;  // of whoever encoded them, so that it covers their way here
+};
+
 // Holds the memory of a gradient, which a client reads until it drops its last reference, on any
 // thread. Thread-safe.
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
   // Returns the bytes of a chunk if the gradient is already encoded.
-  virtual absl::optional<Bytes> Encoded(const Chunk& chunk) const = 0;
+  virtual absl::optional<EncodedGradient> Encoded(const Chunk& chunk) const = 0;
   // Returns the FP32 elements of a tensor; null if the stage does not use it. REQUIRES a gradient
   // that is not encoded.
   virtual const float* tensor(TensorId tensor) const = 0;
@@ -51,7 +57,7 @@ class HostGradient final : public GradientSource {
     for (size_t i = 0; i < uses.size(); ++i) tensors_.emplace_back(uses[i].tensor, gradient[i]);
   }
 
-  absl::optional<Bytes> Encoded(const Chunk&) const override { return absl::nullopt; }
+  absl::optional<EncodedGradient> Encoded(const Chunk&) const override { return absl::nullopt; }
   const float* tensor(TensorId tensor) const override {
     for (const auto& [id, elements] : tensors_) {
       if (id == tensor) return elements;

@@ -27,7 +27,3 @@ EPS_EXPORT int eps_cuda_crc32c(const void* bytes, uint64_t n, uint32_t* crcs, vo
   eps::grid::DeviceGrid device(stream);
   return eps::grid::LaunchCrc32c(bytes, n, crcs, device);
 }
-
-EPS_EXPORT uint32_t eps_cuda_combine_crc32c(const uint32_t* crcs, uint64_t n) {
-  return eps::grid::CombineCrc32c(crcs, n);
-}

@@ -118,8 +118,6 @@ int eps_cuda_loss(int elements, void* logits, const int32_t* labels, uint64_t ro
 // alignment; a multiple of 4 is faster.
 #define EPS_CUDA_CRC_PIECE 65536
 int eps_cuda_crc32c(const void* bytes, uint64_t n, uint32_t* crcs, void* stream);
-// Returns the CRC32C of the n bytes from those of the pieces, which are in host memory.
-uint32_t eps_cuda_combine_crc32c(const uint32_t* crcs, uint64_t n);
 
 // Makes memory of the host one from which devices copy without a buffer, and to which they do if it
 // is `writable`, until it is unregistered. Waits.

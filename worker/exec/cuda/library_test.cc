@@ -11,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "base/checksum.h"
 #include "gtest/gtest.h"
 #include "worker/exec/cuda/kernels.h"
 #include "worker/exec/cuda_library.h"
@@ -40,19 +39,6 @@ TEST(CudaLibraryTest, LoadsEveryFunctionWithoutADriver) {
   EXPECT_EQ(kernels->loss(EPS_CUDA_FP32, nullptr, nullptr, 0, 9, 1, nullptr, nullptr), 0);
   EXPECT_EQ(kernels->crc32c(nullptr, 0, nullptr, nullptr), 0);
   EXPECT_STREQ(kernels->error_text(0), "no error");
-}
-
-TEST(CudaLibraryTest, CombinesTheCrcsOfPieces) {
-  const auto kernels = LoadCudaKernels({PathOf("libeps_cuda.so")});
-  ASSERT_TRUE(kernels.ok()) << kernels.status();
-  std::string bytes(2 * EPS_CUDA_CRC_PIECE + 77, 'x');
-  bytes[70000] = 'y';
-  const absl::string_view all = bytes;
-  std::vector<uint32_t> crcs;
-  for (size_t i = 0; i < bytes.size(); i += EPS_CUDA_CRC_PIECE) {
-    crcs.push_back(Crc32c(all.substr(i, EPS_CUDA_CRC_PIECE)));
-  }
-  EXPECT_EQ(kernels->combine_crc32c(crcs.data(), bytes.size()), Crc32c(bytes));
 }
 
 TEST(CudaLibraryTest, RefusesUnknownCodecsAndInvalidCalls) {

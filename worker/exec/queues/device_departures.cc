@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "base/status_macros.h"
 #include "base/trace/span_names.h"
+#include "worker/exec/cuda/crc_bodies.h"
 #include "worker/exec/torch_guard.h"
 
 namespace eps {
@@ -41,12 +42,15 @@ class DeviceDepartures::Source final : public GradientSource {
   Source(DeviceDepartures* owner, Room* room) : owner_(owner), room_(room) {}
   ~Source() override { owner_->Release(room_); }
 
-  absl::optional<Bytes> Encoded(const Chunk& chunk) const override {
-    const Bytes& bytes = room_->places.at(chunk.id).host;
-    if (!room_->is_pinned) return bytes;
+  absl::optional<EncodedGradient> Encoded(const Chunk& chunk) const override {
+    const Place& place = room_->places.at(chunk.id);
+    const Bytes& bytes = place.host;
+    const auto* const crcs = static_cast<const uint32_t*>(room_->pinned_crcs.const_data_ptr());
+    const uint32_t crc = grid::CombineCrc32c(crcs + place.first_crc, bytes.size());
+    if (!room_->is_pinned) return EncodedGradient{bytes, crc};
     Buffer copy(bytes.size());
     std::memcpy(copy.data(), bytes.data(), bytes.size());
-    return std::move(copy).Freeze();
+    return EncodedGradient{std::move(copy).Freeze(), crc};
   }
   const float* tensor(TensorId tensor) const override {
     EPS_CHECK_MSG(false, "tensor " << tensor << " of a gradient that is encoded");
@@ -82,7 +86,9 @@ DeviceDepartures::DeviceDepartures(const JobChunks* chunks, DeviceCopies* copies
     : chunks_(*chunks),
       copies_(*copies),
       account_(account),
-      room_bytes_(LargestGradient(*chunks)) {}
+      room_bytes_(LargestGradient(*chunks)),
+      room_crcs_(
+          static_cast<int64_t>(grid::CrcPieces(room_bytes_) + chunks->map().chunks().size())) {}
 
 DeviceDepartures::~DeviceDepartures() {
   // If the device fails here, an earlier call has already reported it.
@@ -114,6 +120,10 @@ DeviceDepartures::Room* DeviceDepartures::TakeRoom() {
   Room room;
   room.on_device =
       copies_.queues().New(DeviceQueue::kCodec, {static_cast<int64_t>(room_bytes_)}, at::kByte);
+  room.crcs = copies_.queues().New(DeviceQueue::kCodec, {room_crcs_}, at::kInt);
+  room.pinned_crcs = copies_.queues()
+                         .NewPinned(static_cast<uint64_t>(room_crcs_) * sizeof(uint32_t))
+                         .view(at::kInt);
   room.in_use = true;
   return &rooms_.emplace_back(std::move(room));
 }
@@ -128,6 +138,7 @@ void DeviceDepartures::Release(Room* room) {
 DeviceDepartures::Places DeviceDepartures::PlacesOnDevice(StageId stage, Step step) const {
   Places places;
   int64_t end = 0;
+  int64_t crcs = 0;
   for (const ChunkId id : chunks_.map().ChunksOfStage(stage)) {
     const Chunk& chunk = chunks_.map().chunk(id);
     if (chunk.frozen) continue;
@@ -136,7 +147,11 @@ DeviceDepartures::Places DeviceDepartures::PlacesOnDevice(StageId stage, Step st
     place.on_device = end;
     place.bytes = static_cast<int64_t>(codec.MaxEncodedSize(chunk, Axis::kRow));
     end += static_cast<int64_t>(AlignedSize(codec, chunk, Axis::kRow));
+    place.first_crc = crcs;
+    place.pieces = static_cast<int64_t>(grid::CrcPieces(static_cast<uint64_t>(place.bytes)));
+    crcs += place.pieces;
   }
+  EPS_CHECK(crcs <= room_crcs_);
   return places;
 }
 
@@ -186,6 +201,7 @@ std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step ste
       queues.Copy(DeviceQueue::kGradients, room->on_device.narrow(0, chunk.on_device, chunk.bytes),
                   to);
     }
+    queues.Copy(DeviceQueue::kGradients, room->crcs, room->pinned_crcs);
   }
   room->copied = queues.Record(DeviceQueue::kGradients);
   return std::make_unique<Leaving>(chunks_.spec().stages[stage.value()].name, room,
@@ -217,6 +233,8 @@ void DeviceDepartures::Encode(StageId stage, Step step, const std::vector<Tensor
                     queues.Encode(DeviceQueue::kCodec, code, from,
                                   out.slice(0, static_cast<int64_t>(offset)));
                   });
+      queues.Checksum(DeviceQueue::kCodec, out,
+                      room.crcs.narrow(0, of_chunk.first_crc, of_chunk.pieces));
     }
   }
   for (const Tensor& tensor : flat) {

@@ -46,13 +46,16 @@ class DeviceDepartures {
   struct Place {
     int64_t on_device = 0;  // first byte
     int64_t bytes = 0;
-    Bytes host;  // owned if it is not pinned
+    Bytes host;             // owned if it is not pinned
+    int64_t first_crc = 0;  // of its pieces
+    int64_t pieces = 0;
   };
   using Places = std::map<ChunkId, Place>;
   // The memory of one gradient.
   struct Room {
     at::Tensor on_device;
-    at::Tensor pinned;  // undefined until a gradient needs it
+    at::Tensor pinned;             // undefined until a gradient needs it
+    at::Tensor crcs, pinned_crcs;  // on the device, and pinned: of the pieces of all chunks
     std::unique_ptr<Charge> charge;
     Places places;
     bool is_pinned = false;  // where the places' host memory is
@@ -79,6 +82,7 @@ class DeviceDepartures {
   DeviceCopies& copies_;
   MemoryAccount* const account_;
   const uint64_t room_bytes_;  // of the largest gradient
+  const int64_t room_crcs_;    // of its pieces
   Mutex mu_;
   std::list<Room> rooms_ EPS_GUARDED_BY(mu_);
 };

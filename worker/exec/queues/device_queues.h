@@ -74,7 +74,7 @@ class DeviceQueues {
   // reaches. Does not keep them alive.
   virtual void Copy(DeviceQueue queue, const at::Tensor& from, const at::Tensor& to) = 0;
 
-  // Returns whether this device has Decode and Encode.
+  // Returns whether this device has Decode, Encode and Checksum.
   virtual bool has_codecs() const = 0;
   // Decodes a segment from the bytes `in` to `out`, which is FP32, or BF16 to round to. Both are
   // contiguous on the device. Does not keep them alive.
@@ -84,6 +84,10 @@ class DeviceQueues {
   // The inverse.
   virtual void Encode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
                       const at::Tensor& out) = 0;
+
+  // Writes the CRC32C of each piece of `in` to `out`, int32, as eps_cuda_crc32c does
+  // (worker/exec/cuda/kernels.h). Does not keep them alive. REQUIRES has_codecs().
+  virtual void Checksum(DeviceQueue queue, const at::Tensor& in, const at::Tensor& out) = 0;
 
   virtual DeviceEventPtr Record(DeviceQueue queue) = 0;
   // As Record, with a time. Slower; for traces.

@@ -149,6 +149,15 @@ class TorchQueues final : public DeviceQueues {
                                        StreamOf(queue).native_handle()));
   }
 
+  void Checksum(DeviceQueue queue, const at::Tensor& in, const at::Tensor& out) override {
+    const c10::StreamGuard on_stream(StreamOf(queue));
+    auto* const crcs = reinterpret_cast<uint32_t*>(out.mutable_data_ptr<int32_t>());
+    const int error =
+        kernels_->crc32c(in.const_data_ptr(), in.nbytes(), crcs, StreamOf(queue).native_handle());
+    TORCH_CHECK(error == 0, "checksum of ", in.nbytes(), " bytes on ", device_.str(), ": ",
+                kernels_->error_text(error));
+  }
+
   DeviceEventPtr Record(DeviceQueue queue) override {
     return std::make_shared<TorchEvent>(StreamOf(queue));
   }

@@ -99,6 +99,12 @@ void SimulatedQueues::Encode(DeviceQueue queue, const SegmentCode& code, const a
   Enqueue(queue, [code, from, to] { EncodeOnGrid(code, from, to); });
 }
 
+void SimulatedQueues::Checksum(DeviceQueue queue, const at::Tensor& in, const at::Tensor& out) {
+  const void* const from = in.const_data_ptr();
+  void* const to = out.mutable_data_ptr();
+  Enqueue(queue, [from, to, n = in.nbytes()] { ChecksumOnGrid(from, n, to); });
+}
+
 DeviceEventPtr SimulatedQueues::Record(DeviceQueue queue) {
   auto event = std::make_shared<SimulatedEvent>(this, queue);
   Enqueue(queue, [flag = event->flag()] { *flag = true; });

@@ -2,6 +2,7 @@
 
 #include "base/check.h"
 #include "worker/exec/cuda/codec_launches.h"
+#include "worker/exec/cuda/crc_bodies.h"
 #include "worker/exec/cuda/kernels.h"
 #include "worker/exec/cuda/testing/simulated_grid.h"
 
@@ -23,6 +24,11 @@ void EncodeOnGrid(const SegmentCode& code, const float* in, void* out) {
   const eps_cuda_chunk chunk = {&segment, 1, code.column ? 1 : 0};
   grid::SimulatedGrid grid(/*seed=*/1);
   EPS_CHECK(grid::LaunchEncodeChunk(code.codec, code.truncate, chunk, in, out, grid) == 0);
+}
+
+void ChecksumOnGrid(const void* in, uint64_t bytes, void* out) {
+  grid::SimulatedGrid grid(/*seed=*/1);
+  EPS_CHECK(grid::LaunchCrc32c(in, bytes, static_cast<uint32_t*>(out), grid) == 0);
 }
 
 }  // namespace eps

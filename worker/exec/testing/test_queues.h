@@ -18,6 +18,8 @@ class TestQueues : public DeviceQueues {
 // BF16.
 void DecodeOnGrid(const SegmentCode& code, const void* in, at::ScalarType type, void* out);
 void EncodeOnGrid(const SegmentCode& code, const float* in, void* out);
+// As DeviceQueues::Checksum.
+void ChecksumOnGrid(const void* in, uint64_t bytes, void* out);
 
 }  // namespace eps
 

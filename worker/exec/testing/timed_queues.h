@@ -35,6 +35,7 @@ class TimedQueues final : public TestQueues {
               const at::Tensor& out) override;
   void Encode(DeviceQueue queue, const SegmentCode& code, const at::Tensor& in,
               const at::Tensor& out) override;
+  void Checksum(DeviceQueue queue, const at::Tensor& in, const at::Tensor& out) override;
   DeviceEventPtr Record(DeviceQueue queue) override;
   DeviceEventPtr RecordTime(DeviceQueue queue) override { return Record(queue); }
   void Await(DeviceQueue queue, const DeviceEventPtr& event) override;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/checksum.h"
 #include "base/status_macros.h"
 #include "compression/codec.h"
 #include "compression/codec_table.h"
@@ -34,15 +35,18 @@ EncodedWeights CopyOf(const Chunk& chunk, const Codec& codec, Axis axis, uint32_
 std::vector<float> Receive(const JobSpec& spec, StageId stage, const Chunk& chunk,
                            const Codec& codec, const GradientSource& gradient) {
   std::vector<float> elements;
-  absl::optional<Bytes> encoded = gradient.Encoded(chunk);
-  if (!encoded.has_value()) {
+  Bytes bytes;
+  if (const absl::optional<EncodedGradient> encoded = gradient.Encoded(chunk)) {
+    bytes = encoded->bytes;
+    EPS_CHECK_MSG(Crc32c(bytes.view()) == encoded->crc32c, "chunk " << chunk.id);
+  } else {
     for (const Segment& segment : chunk.segments) {
       const float* const from = gradient.tensor(segment.tensor) + segment.tensor_offset;
       elements.insert(elements.end(), from, from + segment.elements());
     }
-    encoded = EncodeChunk(codec, chunk, EncodeOptions(), elements.data());
+    bytes = EncodeChunk(codec, chunk, EncodeOptions(), elements.data());
   }
-  const auto opened = codec.Open(chunk, Axis::kRow, *encoded, Content::kGradient);
+  const auto opened = codec.Open(chunk, Axis::kRow, bytes, Content::kGradient);
   EPS_CHECK_MSG(opened.ok(), spec.stages[stage.value()].name << ": " << opened.status());
   elements.resize(chunk.elements);
   DecodeChunk(**opened, chunk, elements.data());
