@@ -18,7 +18,8 @@
 //
 // block       h1 = layer_norm(x)
 //             q, k, v = thirds of addmm(b, h1, W) as [B, heads, T, d / heads]
-//             a = the causal attention of worker/models/attention.h, whose `drop` multiplies by
+//             a = the causal attention of worker/models/attention/attention.h, whose `drop`
+//             multiplies by
 //                 mask(0); with positions, a token sees only the earlier ones of its document
 //             x2 = x + addmm(b, a, W) * mask(1)
 //             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
@@ -64,7 +65,7 @@
 #include "base/status_macros.h"
 #include "worker/exec/device_kernels.h"
 #include "worker/exec/torch_stage.h"
-#include "worker/models/attention.h"
+#include "worker/models/attention/attention.h"
 #include "worker/models/gradient_sums.h"
 #include "worker/models/loss_head.h"
 #include "worker/models/model_stages.h"

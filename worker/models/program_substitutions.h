@@ -25,7 +25,7 @@ struct AttentionArguments {
 
 // The attention with `drop(probabilities)`, FP32, in place of its probabilities, in the order
 //   scores = matmul(q, k^T) * scale; scores = masked; p = softmax(scores); matmul(drop(p), v)
-// which is that of worker/models/gpt2.cc. Of 16-bit arguments only the two products are 16-bit.
+// which is that of worker/models/attention. Of 16-bit arguments only the two products are 16-bit.
 at::Tensor AttentionWithDropout(
     const AttentionArguments& arguments,
     const std::function<at::Tensor(const at::Tensor& probabilities)>& drop);

@@ -66,7 +66,7 @@ TEST(PinnedMemory, StepsShareOneBlock) {
   }
 }
 
-// What a file gives back is written by the host.
+// The host writes an activation that comes from a file.
 TEST(PinnedMemory, TheHostWritesOnlyFreeParts) {
   constexpr int64_t kBytes = 100;
   for (uint32_t seed = 0; seed < 300; ++seed) {

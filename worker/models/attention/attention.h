@@ -1,5 +1,5 @@
-#ifndef EPS_WORKER_MODELS_ATTENTION_H_
-#define EPS_WORKER_MODELS_ATTENTION_H_
+#ifndef EPS_WORKER_MODELS_ATTENTION_ATTENTION_H_
+#define EPS_WORKER_MODELS_ATTENTION_ATTENTION_H_
 
 // The causal attention of a transformer block, and its derivative without an autograd graph. Has
 // the bits of LibTorch's functions under autograd. Throws what LibTorch throws; call it without
@@ -56,4 +56,4 @@ Attended Attend(const AttentionThirds& x, const at::Tensor& seen, const Attentio
 
 }  // namespace eps
 
-#endif  // EPS_WORKER_MODELS_ATTENTION_H_
+#endif  // EPS_WORKER_MODELS_ATTENTION_ATTENTION_H_

@@ -1,7 +1,7 @@
 // Compares attentions with the same ones under autograd: the same outputs and gradients, bit for
 // bit.
 
-#include "worker/models/attention.h"
+#include "worker/models/attention/attention.h"
 
 #include <array>
 #include <cmath>
