@@ -301,7 +301,7 @@ IValue ProgramEvaluator::Compute(const Call& call, const ProgramInputs& inputs, 
     case OpKind::kIndex:
     case OpKind::kLayerNorm: {
       const Tensor x = argument(0).toTensor();
-      if (!at::GradMode::is_enabled() || !AddsIn16Bits(x)) break;
+      if (!at::GradMode::is_enabled() || !HasNarrowSums(x)) break;
       return WithWideSums(op.kind, x, argument);
     }
     case OpKind::kOperator:

@@ -152,7 +152,7 @@ TEST_P(SixteenBits, HasTheForwardBitsOfItsOperators) {
   const Tensor bias = Values({kWidth}, 7, 1.0f).to(GetParam());
   const Tensor ids = at::full({3, 4}, kId, at::kLong);
   const c10::List<std::optional<Tensor>> indices({ids});
-  EXPECT_TRUE(AddsIn16Bits(x));
+  EXPECT_TRUE(HasNarrowSums(x));
   EXPECT_TRUE(LayerNormWithWideSums(x, {kWidth}, weight, bias, 1e-5)
                   .equal(at::layer_norm(x, {kWidth}, weight, bias, 1e-5)));
   EXPECT_TRUE(EmbeddingWithWideSums(x, ids, -1, false).equal(at::embedding(x, ids)));

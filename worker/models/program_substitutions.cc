@@ -72,6 +72,7 @@ class WeightProduct : public torch::autograd::Function<WeightProduct> {
         reinterpret_cast<Tensor*>(static_cast<intptr_t>(context->saved_data["sum"].toInt()));
     const Tensor dy = grads[0].reshape({-1, grads[0].size(-1)});
     const Tensor rows = x.reshape({-1, x.size(-1)});
+    const bool rounds = x.is_cpu() && HasNarrowSums(x);
     Tensor dx, dweight, dbias;
     if (context->needs_input_grad(0)) {
       dx = at::mm(dy, out_in ? saved[1] : saved[1].t()).view(x.sizes());
@@ -80,13 +81,15 @@ class WeightProduct : public torch::autograd::Function<WeightProduct> {
       const Tensor left = out_in ? dy.t() : rows.t();
       const Tensor& right = out_in ? rows : dy;
       Tensor* const target = sum != nullptr ? sum : &dweight;
-      if (AddsIn16Bits(left)) {
+      if (rounds) {
         AddTerm(at::mm(left, right).to(at::kFloat), target);
       } else {
         AddWithinProduct(left, right, target);
       }
     }
-    if (context->saved_data["bias"].toBool()) dbias = dy.sum(0);
+    if (context->saved_data["bias"].toBool()) {
+      dbias = rounds ? dy.sum(0) : dy.sum({0}, /*keepdim=*/false, at::kFloat);
+    }
     return {dx, dweight, dbias, Tensor()};
   }
 };
@@ -207,9 +210,7 @@ Tensor ProductWithWeight(const Tensor& x, const ProductWeight& weight,
   return WeightProduct::apply(x, weight.value, bias, weight);
 }
 
-bool AddsIn16Bits(const Tensor& x) {
-  return x.device().is_cpu() && at::isReducedFloatingType(x.scalar_type());
-}
+bool HasNarrowSums(const Tensor& x) { return at::isReducedFloatingType(x.scalar_type()); }
 
 Tensor EmbeddingWithWideSums(const Tensor& weight, const Tensor& indices, int64_t padding_idx,
                              bool scale_grad_by_freq) {

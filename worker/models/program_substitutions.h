@@ -38,14 +38,14 @@ struct ProductWeight {
   bool out_in = false;  // y = x W^T
 };
 
-// y = x W + bias or y = x W^T + bias; a bias has one dimension. `gradient_sum` is FP32, and so are
-// the products that are added to it, except on a CPU.
+// y = x W + bias or y = x W^T + bias; a bias has one dimension. `gradient_sum` is FP32. A CPU
+// rounds the gradients of weight and bias to the type of x; a device has them in FP32.
 at::Tensor ProductWithWeight(const at::Tensor& x, const ProductWeight& weight,
                              const std::optional<at::Tensor>& bias);
 
-// Returns whether LibTorch rounds to 16 bits what a backward pass adds up of `x`, as on a CPU: the
-// products with a weight, and the rows of a lookup or a norm, where 4,096 gradients of 0.01 give 4.
-bool AddsIn16Bits(const at::Tensor& x);
+// Returns whether LibTorch rounds to 16 bits what the backward pass of a lookup or a norm of `x`
+// adds up. A CPU also adds in 16 bits: 4,096 gradients of 0.01 give 4.
+bool HasNarrowSums(const at::Tensor& x);
 // As LibTorch's operators, bit for bit, except that their gradients are summed in FP32. The
 // gradient of a weight is FP32 if its leaf asks for that (set_grad_dtype).
 at::Tensor EmbeddingWithWideSums(const at::Tensor& weight, const at::Tensor& indices,
