@@ -94,9 +94,7 @@ DeviceDepartures::~DeviceDepartures() {
   // If the device fails here, an earlier call has already reported it.
   static_cast<void>(CatchTorch("waiting for gradients", [this] {
     MutexLock lock(&mu_);
-    for (const Room& room : rooms_) {
-      if (!room.places.empty()) WaitFor(*room.copied);
-    }
+    for (const Room& room : rooms_) WaitForCopy(room);
   }));
 }
 
@@ -126,6 +124,10 @@ DeviceDepartures::Room* DeviceDepartures::TakeRoom() {
                          .view(at::kInt);
   room.in_use = true;
   return &rooms_.emplace_back(std::move(room));
+}
+
+void DeviceDepartures::WaitForCopy(const Room& room) {
+  if (!room.places.empty() && room.copied != nullptr) WaitFor(*room.copied);
 }
 
 void DeviceDepartures::Release(Room* room) {
@@ -182,15 +184,14 @@ std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step ste
                                                          GradientRooms* rooms) {
   Room* const room = TakeRoom();
   auto source = std::make_shared<Source>(this, room);
-  if (!room->places.empty()) WaitFor(*room->copied);
+  WaitForCopy(*room);
   room->places = PlacesOnDevice(stage, step);
   room->is_pinned = !FindRooms(rooms, &room->places);
   if (room->is_pinned) UsePinned(room);
   room->has_left = false;
   const SpanPlace place = {step.value(), stage.value() + 1};
-  Encode(stage, step, gradient, *room, place);
   DeviceQueues& queues = copies_.queues();
-  queues.Await(DeviceQueue::kGradients, queues.Record(DeviceQueue::kCodec));
+  queues.Await(DeviceQueue::kGradients, Encode(stage, step, gradient, *room, place));
   {
     const QueueTrace::Span span(copies_.trace(), DeviceQueue::kGradients, kDeviceGradientSpan,
                                 place);
@@ -208,8 +209,9 @@ std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step ste
                                    std::move(source));
 }
 
-void DeviceDepartures::Encode(StageId stage, Step step, const std::vector<Tensor>& gradient,
-                              const Room& room, const SpanPlace& place) {
+DeviceEventPtr DeviceDepartures::Encode(StageId stage, Step step,
+                                        const std::vector<Tensor>& gradient, const Room& room,
+                                        const SpanPlace& place) {
   std::vector<Tensor> flat;
   for (const Tensor& tensor : gradient) {
     flat.push_back(tensor.defined() ? tensor.contiguous().flatten() : tensor);
@@ -240,6 +242,7 @@ void DeviceDepartures::Encode(StageId stage, Step step, const std::vector<Tensor
   for (const Tensor& tensor : flat) {
     if (tensor.defined()) queues.KeepFor(DeviceQueue::kCodec, tensor);
   }
+  return queues.Record(DeviceQueue::kCodec);
 }
 
 }  // namespace eps

@@ -59,7 +59,7 @@ class DeviceDepartures {
     std::unique_ptr<Charge> charge;
     Places places;
     bool is_pinned = false;  // where the places' host memory is
-    DeviceEventPtr copied;   // set if there are places
+    DeviceEventPtr copied;   // null before the first copy
     bool has_left = false;   // `copied` was waited for
     bool in_use = false;
   };
@@ -67,15 +67,17 @@ class DeviceDepartures {
   class Source;
 
   Room* TakeRoom() EPS_EXCLUDES(mu_);
+  // Waits until the device no longer writes to the host memory of a room.
+  static void WaitForCopy(const Room& room);
   // Returns where the chunks of a stage lie on the device.
   Places PlacesOnDevice(StageId stage, Step step) const;
   // Adds their host memory. Returns false, with a part of it, unless `rooms` have all of it.
   bool FindRooms(GradientRooms* rooms, Places* places) const;
   // Lets the chunks lie in pinned memory.
   void UsePinned(Room* room);
-  // Enqueues the encoding of a stage's gradient to `room`.
-  void Encode(StageId stage, Step step, const std::vector<at::Tensor>& gradient, const Room& room,
-              const SpanPlace& place);
+  // Enqueues the encoding of a stage's gradient to `room`, and returns its end.
+  DeviceEventPtr Encode(StageId stage, Step step, const std::vector<at::Tensor>& gradient,
+                        const Room& room, const SpanPlace& place);
   void Release(Room* room) EPS_EXCLUDES(mu_);
 
   const JobChunks& chunks_;
