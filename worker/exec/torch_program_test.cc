@@ -11,7 +11,6 @@
 #include "base/ids.h"
 #include "base/job/job_spec.h"
 #include "base/job/layout/model_layout.h"
-#include "base/memory_account.h"
 #include "base/testing/test_programs.h"
 #include "gtest/gtest.h"
 #include "worker/exec/queues/device_copies.h"
@@ -34,7 +33,6 @@ using at::Tensor;
 
 constexpr uint32_t kBlocks = 4;  // stages 1 to 4
 constexpr uint32_t kMicroBatches = 3;
-constexpr uint64_t kEncoded = 64;  // bytes of a stage as it arrives
 
 JobSpec JobOf(bool program) {
   JobSpec spec;
@@ -62,13 +60,14 @@ ActivationPtr ValuesOf(uint32_t seed) {
   return std::make_shared<TorchActivation>(Values({2, 8, 16}, seed));
 }
 
-// A worker's device: slots with pinned rooms, and the programs of the blocks.
+// A worker's device: slots, and the programs of the blocks.
 class Device {
  public:
   explicit Device(const JobSpec& spec)
       : spec_(spec),
         queues_(new SimulatedQueues(/*seed=*/1)),
-        copies_(std::unique_ptr<DeviceQueues>(queues_), SizesOf(spec), &account_) {
+        copies_(std::unique_ptr<DeviceQueues>(queues_), SizesOf(spec),
+                /*account_or_null=*/nullptr) {
     for (uint32_t s = 1; s <= kBlocks; ++s) {
       auto stage = NewModelStage(spec, StageId(s));
       EXPECT_TRUE(stage.ok()) << stage.status();
@@ -79,8 +78,8 @@ class Device {
   }
 
   TorchProgram& program(uint32_t stage) { return *programs_[stage - 1]; }
-  // Returns the number of slots, each of which has one.
-  uint64_t pinned_rooms() const { return account_.live_bytes(MemoryKind::kStage) / kEncoded; }
+  // Returns the number of slots, whose memory is all that comes from the queues.
+  uint64_t slots() const { return queues_->peak_device_bytes() / LargestStage(spec_); }
 
   // Returns the weights of a stage in a slot. LibTorch computes at once, so the queues are empty.
   std::shared_ptr<const StageWeights> Load(uint32_t stage) {
@@ -107,12 +106,10 @@ class Device {
   static SlotSizes SizesOf(const JobSpec& spec) {
     SlotSizes sizes;
     sizes.decoded = LargestStage(spec);
-    sizes.encoded = kEncoded;
     return sizes;
   }
 
   const JobSpec& spec_;
-  MemoryAccount account_;
   SimulatedQueues* const queues_;  // of copies_
   DeviceCopies copies_;
   std::vector<std::unique_ptr<TorchProgram>> programs_;
@@ -155,7 +152,8 @@ TEST(TorchProgram, KeptPassesHoldNoSlot) {
         }
       }
     }
-    EXPECT_EQ(keeping.pinned_rooms(), device.pinned_rooms());
+    EXPECT_EQ(device.slots(), 2u);
+    EXPECT_EQ(keeping.slots(), device.slots());
   }
 }
 
