@@ -24,6 +24,12 @@ namespace {
 
 using ::testing::HasSubstr;
 
+// Returns whether a child of this process has stopped. It may answer until then.
+bool StopProcess(pid_t pid) {
+  siginfo_t stopped;
+  return kill(pid, SIGSTOP) == 0 && waitid(P_PID, static_cast<id_t>(pid), &stopped, WSTOPPED) == 0;
+}
+
 TEST_F(DeviceProcessTest, BytesComeBackOnEveryWay) {
   Start();
   EXPECT_EQ(account_.live_bytes(MemoryKind::kState), kDramBytes);
@@ -99,7 +105,7 @@ TEST_F(DeviceProcessTest, KilledDeviceFailsEveryOperation) {
   HostMemory memory(kManySlices);
   ASSERT_TRUE(Write(&memory, kMedia).ok());
   EXPECT_EQ(device_->link_bytes().of(Link::kMedia, Direction::kWritten), kManySlices);
-  ASSERT_EQ(kill(device_->pid(), SIGSTOP), 0);
+  ASSERT_TRUE(StopProcess(device_->pid()));
   siginfo_t stopped = {};  // until then it may serve a read
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(device_->pid()), &stopped, WSTOPPED | WNOWAIT), 0);
   std::promise<absl::Status> ends[2 * csd::kLaneCount];  // the second half waits for a lane
@@ -133,7 +139,7 @@ TEST_F(DeviceProcessTest, OnlyItsHostEndsTheDevice) {
 TEST_F(DeviceProcessTest, DeviceIsKilledAtTheDeadline) {
   options_.command_timeout = std::chrono::milliseconds(100);
   Start();
-  ASSERT_EQ(kill(device_->pid(), SIGSTOP), 0);
+  ASSERT_TRUE(StopProcess(device_->pid()));
   const absl::Status status = Sync();
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(status.message(), HasSubstr("was killed, because Sync took longer than 100 ms"));
