@@ -34,6 +34,10 @@ uint64_t LargestGradient(const JobChunks& chunks) {
   return largest;
 }
 
+int64_t PiecesOf(int64_t bytes) {
+  return static_cast<int64_t>(grid::CrcPieces(static_cast<uint64_t>(bytes)));
+}
+
 }  // namespace
 
 // An encoded gradient in host memory.
@@ -44,12 +48,14 @@ class DeviceDepartures::Source final : public GradientSource {
 
   absl::optional<EncodedGradient> Encoded(const Chunk& chunk) const override {
     const Place& place = room_->places.at(chunk.id);
-    const Bytes& bytes = place.host;
+    const auto size = static_cast<size_t>(place.bytes);
     const auto* const crcs = static_cast<const uint32_t*>(room_->pinned_crcs.const_data_ptr());
-    const uint32_t crc = grid::CombineCrc32c(crcs + place.first_crc, bytes.size());
-    if (!room_->is_pinned) return EncodedGradient{bytes, crc};
-    Buffer copy(bytes.size());
-    std::memcpy(copy.data(), bytes.data(), bytes.size());
+    const uint32_t crc = grid::CombineCrc32c(crcs + place.first_crc, size);
+    if (place.room != nullptr) {
+      return EncodedGradient{Bytes::Borrow({place.host, size}, place.room), crc};
+    }
+    Buffer copy(size);
+    std::memcpy(copy.data(), place.host, size);
     return EncodedGradient{std::move(copy).Freeze(), crc};
   }
   const float* tensor(TensorId tensor) const override {
@@ -150,8 +156,7 @@ DeviceDepartures::Places DeviceDepartures::PlacesOnDevice(StageId stage, Step st
     place.bytes = static_cast<int64_t>(codec.MaxEncodedSize(chunk, Axis::kRow));
     end += static_cast<int64_t>(AlignedSize(codec, chunk, Axis::kRow));
     place.first_crc = crcs;
-    place.pieces = static_cast<int64_t>(grid::CrcPieces(static_cast<uint64_t>(place.bytes)));
-    crcs += place.pieces;
+    crcs += PiecesOf(place.bytes);
   }
   EPS_CHECK(crcs <= room_crcs_);
   return places;
@@ -160,9 +165,10 @@ DeviceDepartures::Places DeviceDepartures::PlacesOnDevice(StageId stage, Step st
 bool DeviceDepartures::FindRooms(GradientRooms* rooms, Places* places) const {
   for (auto& [id, place] : *places) {
     const auto size = static_cast<size_t>(place.bytes);
-    const std::shared_ptr<uint8_t> memory = rooms->RoomFor(id, size);
-    if (memory == nullptr || !copies_.queues().Reaches({memory.get(), size})) return false;
-    place.host = Bytes::Borrow({memory.get(), size}, memory);
+    std::shared_ptr<uint8_t> room = rooms->RoomFor(id, size);
+    if (room == nullptr || !copies_.queues().Reaches({room.get(), size})) return false;
+    place.host = room.get();
+    place.room = std::move(room);
   }
   return true;
 }
@@ -174,8 +180,8 @@ void DeviceDepartures::UsePinned(Room* room) {
     room->charge = std::make_unique<Charge>(account_, MemoryKind::kStage, room_bytes_);
   }
   for (auto& [id, place] : room->places) {
-    place.host = Bytes::Borrow({room->pinned.const_data_ptr<uint8_t>() + place.on_device,
-                                static_cast<size_t>(place.bytes)});
+    place.host = room->pinned.mutable_data_ptr<uint8_t>() + place.on_device;
+    place.room = nullptr;
   }
 }
 
@@ -186,8 +192,7 @@ std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step ste
   auto source = std::make_shared<Source>(this, room);
   WaitForCopy(*room);
   room->places = PlacesOnDevice(stage, step);
-  room->is_pinned = !FindRooms(rooms, &room->places);
-  if (room->is_pinned) UsePinned(room);
+  if (!FindRooms(rooms, &room->places)) UsePinned(room);
   room->has_left = false;
   const SpanPlace place = {step.value(), stage.value() + 1};
   DeviceQueues& queues = copies_.queues();
@@ -197,8 +202,7 @@ std::unique_ptr<LeavingGradient> DeviceDepartures::Start(StageId stage, Step ste
                                 place);
     // Chunk by chunk: copies to the stash share the link.
     for (const auto& [id, chunk] : room->places) {
-      const Tensor to =
-          at::from_blob(const_cast<uint8_t*>(chunk.host.data()), {chunk.bytes}, at::kByte);
+      const Tensor to = at::from_blob(chunk.host, {chunk.bytes}, at::kByte);
       queues.Copy(DeviceQueue::kGradients, room->on_device.narrow(0, chunk.on_device, chunk.bytes),
                   to);
     }
@@ -236,7 +240,7 @@ DeviceEventPtr DeviceDepartures::Encode(StageId stage, Step step,
                                   out.slice(0, static_cast<int64_t>(offset)));
                   });
       queues.Checksum(DeviceQueue::kCodec, out,
-                      room.crcs.narrow(0, of_chunk.first_crc, of_chunk.pieces));
+                      room.crcs.narrow(0, of_chunk.first_crc, PiecesOf(of_chunk.bytes)));
     }
   }
   for (const Tensor& tensor : flat) {

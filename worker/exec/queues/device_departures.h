@@ -46,9 +46,9 @@ class DeviceDepartures {
   struct Place {
     int64_t on_device = 0;  // first byte
     int64_t bytes = 0;
-    Bytes host;             // owned if it is not pinned
     int64_t first_crc = 0;  // of its pieces
-    int64_t pieces = 0;
+    uint8_t* host = nullptr;
+    std::shared_ptr<uint8_t> room;  // of the client; null if the host memory is pinned
   };
   using Places = std::map<ChunkId, Place>;
   // The memory of one gradient.
@@ -58,9 +58,8 @@ class DeviceDepartures {
     at::Tensor crcs, pinned_crcs;  // on the device, and pinned: of the pieces of all chunks
     std::unique_ptr<Charge> charge;
     Places places;
-    bool is_pinned = false;  // where the places' host memory is
-    DeviceEventPtr copied;   // null before the first copy
-    bool has_left = false;   // `copied` was waited for
+    DeviceEventPtr copied;  // null before the first copy
+    bool has_left = false;  // `copied` was waited for
     bool in_use = false;
   };
   class Leaving;

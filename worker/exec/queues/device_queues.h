@@ -63,7 +63,7 @@ class DeviceQueues {
   // Delays that until the work enqueued by then in the other queue `user` is done, too.
   virtual void KeepFor(DeviceQueue user, const at::Tensor& tensor) = 0;
   // Returns bytes of host memory from and to which the device copies. Destroy them after the copies
-  // are done. Slow: the device registers them.
+  // are done. Slow: the device registers them. Any thread.
   virtual at::Tensor NewPinned(uint64_t bytes) = 0;
 
   // Returns whether Copy takes host memory that is not from NewPinned: the device has registered
