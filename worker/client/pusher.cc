@@ -442,11 +442,12 @@ void PushQueue::Encode(const Job& job, Encoding encoding) {
   } else if (absl::optional<EncodedGradient> encoded = job.gradient->Encoded(*encoding.chunk)) {
     gradient = *std::move(encoded);
   } else {
-    const bool alone = !encoding.push_residual;  // else the residual follows in the payload
-    gradient.bytes = shared != nullptr && alone ? shared->Encode([&](MemoryAccount* account) {
-      return EncodeGradient(job, &encoding, account);
-    })
-                                                : EncodeGradient(job, &encoding, nullptr);
+    if (shared != nullptr && !encoding.push_residual) {  // a residual follows in the payload
+      gradient.bytes = shared->Encode(
+          [&](MemoryAccount* account) { return EncodeGradient(job, &encoding, account); });
+    } else {
+      gradient.bytes = EncodeGradient(job, &encoding, nullptr);
+    }
     gradient.crc32c = Crc32c(gradient.bytes.view());
   }
   v1::PushHeader header;

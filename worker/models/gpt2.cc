@@ -18,8 +18,7 @@
 //
 // block       h1 = layer_norm(x)
 //             q, k, v = thirds of addmm(b, h1, W) as [B, heads, T, d / heads]
-//             a = the causal attention of worker/models/attention/attention.h, whose `drop`
-//             multiplies by
+//             a = the causal attention of worker/models/attention, whose `drop` multiplies by
 //                 mask(0); with positions, a token sees only the earlier ones of its document
 //             x2 = x + addmm(b, a, W) * mask(1)
 //             f = addmm(b, layer_norm(x2), W); g = gelu(f, "tanh")
